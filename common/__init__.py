@@ -1,0 +1,1 @@
+"""What every package shares: errors, random numbers, video files, storage, page templates."""

@@ -1,0 +1,1 @@
+"""Shards to packed batches: index, order, packing plan, windows, state."""
