@@ -1,0 +1,235 @@
+"""Configuration: Hydra inside, typed dataclasses outside.
+
+`configs/COMMAND.yaml` and the group options it names are composed by Hydra; under them lie the
+defaults of the command's dataclass, over them the `KEY=VALUE` words that a person typed. The
+result is built as that dataclass, so that nothing past this module knows of Hydra, and every
+mistake is one line that names the key, the value and what is possible.
+
+Texts and paths are taken as typed: `prompt=A dog, running` needs no quotes beyond the shell's.
+Other values follow Hydra's grammar: `steps=100`, `betas=[0.9,0.95]`, `flags={a:1}`, `x=null`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import cli.schema as schemas
+from common.errors import ConfigError, nearest
+from common.storage import write_atomic
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+"""Found beside this package, in a checkout as in an installed wheel."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded(Generic[T]):
+    """A resolved configuration, ready to run."""
+
+    command: str
+    config: T
+    yaml: str
+    """Every key with its value, as saved beside what the run makes."""
+    typed: str
+    """What the person typed, for a line that says what is run."""
+    dry_run: bool = False
+
+
+def load(
+    command: str, overrides: Sequence[str], schema: type[T], *, example: str = ""
+) -> Loaded[T]:
+    """Composes `configs/COMMAND.yaml` with the overrides and builds it as `schema`.
+
+    Args:
+        command: name of the subcommand and of its YAML file.
+        overrides: `KEY=VALUE` words; `GROUP=NAME` chooses a file of `configs/GROUP`;
+            `dry_run=true` is known to every command.
+        schema: a keyword-only dataclass, see `cli.schema`.
+        example: a command line shown where a needed value is missing.
+    Raises:
+        ConfigError: one line; several missing keys are named together.
+    """
+    merged, dry_run = _merge(command, overrides, schema, example)
+    missing = _missing(OmegaConf.to_container(merged))
+    if missing:
+        example = example or f"vfm {command} " + " ".join(f"{key}=..." for key in missing)
+        have = "has no value" if len(missing) == 1 else "have no values"
+        raise ConfigError(f"{' and '.join(missing)} {have}; for example: {example}")
+    config = schemas.build(schema, _resolve(merged))
+    return Loaded(
+        command=command,
+        config=config,
+        yaml=_dump(schemas.plain(config)),
+        typed=" ".join(overrides),
+        dry_run=dry_run,
+    )
+
+
+def preview(command: str, overrides: Sequence[str], schema: type) -> str:
+    """The YAML that `load` would give, also while values are missing: those stay `???`."""
+    merged, _ = _merge(command, overrides, schema, "")
+    unresolved = OmegaConf.to_container(merged)
+    if _missing(unresolved):
+        return _dump(unresolved)
+    return _dump(schemas.plain(schemas.build(schema, _resolve(merged))))
+
+
+def begin(loaded: Loaded[Any], folder: Path) -> None:
+    """Says in one line what is run, and saves the resolved configuration in `folder`."""
+    path = folder / "config.yaml"
+    write_atomic(path, loaded.yaml.encode())
+    print(f"vfm {loaded.command} {loaded.typed}".rstrip() + f"   (all settings: {path})")
+
+
+def show_plan(loaded: Loaded[Any], plan: Sequence[str] = ()) -> int:
+    """What `dry_run=true` does: prints the resolved configuration and the plan. Returns 0."""
+    print(loaded.yaml.rstrip())
+    print("\n".join(["---", *plan, "dry run: nothing was done"]))
+    return 0
+
+
+def group_options(group: str) -> list[str]:
+    """The names that `GROUP=NAME` accepts."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def _merge(
+    command: str, overrides: Sequence[str], schema: type, example: str
+) -> tuple[DictConfig, bool]:
+    """Defaults, YAML and overrides laid over each other, unresolved; and whether to run dry."""
+    dry_run = False
+    values: list[tuple[str, Any]] = []
+    choices: list[str] = []
+    groups = _groups(command)
+    for key, text in (_split(word, example) for word in overrides):
+        if key == "dry_run":
+            dry_run = bool(_parse(key, text, bool))
+        elif key in groups:
+            choices.append(_choice(key, text, schema))
+        else:
+            values.append((key, _typed(key, text, schema, groups)))
+    try:
+        merged = OmegaConf.merge(schemas.defaults(schema), _compose(command, choices))
+        assert isinstance(merged, DictConfig)
+        for key, value in values:
+            OmegaConf.update(merged, key, value, merge=True, force_add=True)
+    except OmegaConfBaseException as error:
+        raise _refusal(error) from error
+    return merged, dry_run
+
+
+def _resolve(merged: DictConfig) -> Any:
+    try:
+        return OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise _refusal(error) from error
+
+
+def _missing(content: Any, prefix: str = "") -> list[str]:
+    """The dotted keys whose value is `???`."""
+    if not isinstance(content, dict):
+        return [prefix.rstrip(".")] if content == schemas.MISSING else []
+    return [found for key, item in content.items() for found in _missing(item, f"{prefix}{key}.")]
+
+
+def _refusal(error: OmegaConfBaseException) -> ConfigError:
+    where = f"{error.full_key}: " if error.full_key else ""
+    return ConfigError(where + str(error).splitlines()[0])
+
+
+def _dump(content: Any) -> str:
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def _compose(command: str, choices: Sequence[str]) -> DictConfig:
+    if not (CONFIGS / f"{command}.yaml").is_file():
+        raise ConfigError(f"'{command}' has no configuration: {CONFIGS / command}.yaml is missing")
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="vfm"):
+            return compose(command, overrides=list(choices))
+    except HydraException as error:
+        raise ConfigError(f"configs/{command}.yaml: {str(error).splitlines()[0]}") from error
+
+
+def _groups(command: str) -> set[str]:
+    """The groups that the command's defaults list names, also through other groups' files."""
+    if not (CONFIGS / f"{command}.yaml").is_file():
+        _compose(command, [])
+    with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="vfm"):
+        full = compose(command, return_hydra_config=True)
+    chosen = full.hydra.runtime.choices
+    return {str(group) for group in chosen if not str(group).startswith("hydra/")}
+
+
+def _split(word: str, example: str) -> tuple[str, str]:
+    key, equals, text = word.partition("=")
+    hint = f"; for example: {example}" if example else ""
+    if word.startswith("-"):
+        name = key.lstrip("-").replace("-", "_")
+        raise ConfigError(f"'{word}': settings are written {name}={text or 'VALUE'}{hint}")
+    if key.startswith(("+", "~")):
+        raise ConfigError(f"'{word}': write KEY=VALUE; keys are neither added nor removed")
+    if not equals or not re.fullmatch(r"[^\s=]+", key):
+        raise ConfigError(f"'{word}' is not KEY=VALUE{hint}")
+    return key, text
+
+
+def _choice(group: str, name: str, schema: type) -> str:
+    options = group_options(group)
+    if name not in options and name != "null":
+        raise ConfigError(
+            f"{group}={name}: there is no such choice{nearest(name, options)}; "
+            f"possible: {', '.join(options)}"
+            + (f"; or set one key, {group}.KEY=VALUE" if group in schemas.keys(schema) else "")
+        )
+    return f"{group}={name}"
+
+
+def _typed(key: str, text: str, schema: type, groups: set[str]) -> Any:
+    try:
+        hint = schemas.type_at(schema, key)
+    except ConfigError:
+        raise schemas.unknown(key, schema, [*groups, "dry_run"]) from None
+    if not schemas.is_text(hint):
+        return _parse(key, text, hint)
+    if text == "null" and schemas.is_optional(hint):
+        return None
+    return _literal(text)
+
+
+def _literal(text: str) -> str:
+    """Escapes what OmegaConf would take for an interpolation."""
+    return re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
+
+
+def _parse(key: str, text: str, hint: Any) -> Any:
+    try:
+        override = OverridesParser.create().parse_override(f"key={text}")
+    except HydraException:
+        if schemas.may_be_text(hint):
+            return _literal(text)
+        raise ConfigError(
+            f"{key}={text}: cannot be read; {schemas.describe(hint)} is needed "
+            "(quote texts inside lists: ['a b','c'])"
+        ) from None
+    if override.is_sweep_override():
+        raise ConfigError(
+            f"{key}={text}: {schemas.describe(hint)} is needed (a list is written [a,b])"
+        )
+    value = override.value()
+    if value is None and not schemas.is_optional(hint) and hint is not Any:
+        raise ConfigError(f"{key}={text}: {schemas.describe(hint)} is needed")
+    # Checked at once, so that the message shows what was typed and not what was merged.
+    if not (isinstance(value, str) and "${" in value) and not schemas.is_section(hint):
+        schemas.build(hint, value, key)
+    return value

@@ -1,0 +1,225 @@
+"""Plain values (what YAML and overrides give) to typed dataclasses, strictly.
+
+A schema is a keyword-only dataclass whose fields are numbers, texts, paths, enums, `Literal`s,
+optionals, lists, tuples, dicts and other such dataclasses. Nothing is guessed: a value of another
+kind is an error that names the key, the value and what is possible.
+"""
+
+import dataclasses
+import enum
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from common.errors import ConfigError, nearest
+
+MISSING = "???"
+
+
+def defaults(schema: type) -> dict[str, Any]:
+    """The schema's defaults as plain values; `???` where a field has none."""
+    result = {}
+    for field in dataclasses.fields(schema):
+        if field.default is not dataclasses.MISSING:
+            result[field.name] = plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            result[field.name] = plain(field.default_factory())
+        else:
+            hint = _hints(schema)[field.name]
+            result[field.name] = defaults(hint) if dataclasses.is_dataclass(hint) else MISSING
+    return result
+
+
+def plain(value: Any) -> Any:
+    """A typed value as YAML can hold it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.name
+    return str(value) if isinstance(value, Path) else value
+
+
+def keys(schema: type, prefix: str = "") -> list[str]:
+    """Every dotted key of a schema, sections included."""
+    result = []
+    for name, hint in _hints(schema).items():
+        result.append(prefix + name)
+        section = _section(hint)
+        if section is not None:
+            result += keys(section, f"{prefix}{name}.")
+    return result
+
+
+def type_at(schema: type, key: str) -> Any:
+    """The type of a dotted key. Raises `ConfigError` with the nearest keys where there is none."""
+    hint: Any = schema
+    for part in key.split("."):
+        section = _section(hint)
+        if section is not None and part in _hints(section):
+            hint = _hints(section)[part]
+        elif get_origin(hint) is dict:
+            hint = get_args(hint)[1]
+        elif get_origin(hint) is list and part.isdecimal():
+            hint = get_args(hint)[0]
+        else:
+            raise unknown(key, schema)
+    return hint
+
+
+def unknown(key: str, schema: type, extra: typing.Iterable[str] = ()) -> ConfigError:
+    """The error for a key that the schema has not. `extra` are more names that are possible."""
+    known = [*keys(schema), *extra]
+    last = key.rsplit(".", 1)[-1]
+    same_name = [k for k in known if k.rsplit(".", 1)[-1] == last]
+    hint = f" (did you mean '{same_name[0]}'?)" if same_name else nearest(key, known)
+    if not hint:
+        hint = f"; known keys: {', '.join(k for k in known if '.' not in k)}"
+    return ConfigError(f"unknown key '{key}'{hint}")
+
+
+def is_text(hint: Any) -> bool:
+    """Whether values of this type are texts and nothing else, `null` apart."""
+    return all(m in (str, Path, type(None)) for m in _members(hint))
+
+
+def may_be_text(hint: Any) -> bool:
+    return str in _members(hint)
+
+
+def is_optional(hint: Any) -> bool:
+    return type(None) in _members(hint)
+
+
+def is_section(hint: Any) -> bool:
+    return _section(hint) is not None
+
+
+def build(schema: Any, value: Any, key: str = "") -> Any:
+    """Plain values to an instance of the schema.
+
+    Raises `ConfigError` that names the key for an unknown key, a wrong type or a missing value.
+    """
+    section = _section(schema)
+    if section is not None and not (value is None and is_optional(schema)):
+        return _build_section(section, value, key)
+    members = _members(schema)
+    for member in members:
+        built = _build_one(member, value, key)
+        if built is not _NO:
+            return built
+    raise ConfigError(f"{key}={value!s}: {describe(schema)} is needed")
+
+
+def describe(hint: Any) -> str:
+    """A type in words, for messages: `a whole number`, `one of slow, fast`."""
+    simple = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        Path: "a path",
+        type(None): "null",
+    }
+    members = _members(hint)
+    if len(members) > 1:
+        return " or ".join(describe(m) for m in members)
+    if hint in simple:
+        return simple[hint]
+    origin = get_origin(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(str(v) for v in get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return "one of " + ", ".join(e.name for e in hint)
+    if origin in (list, tuple):
+        inner = [a for a in get_args(hint) if a is not Ellipsis]
+        if origin is tuple and Ellipsis not in get_args(hint):
+            return f"a list of {len(inner)} values such as [{','.join('a' * len(inner))}]"
+        return f"a list such as [a,b], each {describe(inner[0])}"
+    section = _section(hint)
+    if section is not None:
+        return f"a section with {', '.join(_hints(section))}"
+    return "a dictionary such as {a:1,b:2}" if origin is dict else "another kind of value"
+
+
+_NO = object()
+
+
+def _build_one(hint: Any, value: Any, key: str) -> Any:
+    """The value as this one type, or `_NO` where it is of another kind."""
+    origin = get_origin(hint)
+    if hint is Any:
+        return value
+    if hint is type(None):
+        return None if value is None else _NO
+    if hint is bool or hint is str:
+        return value if isinstance(value, hint) else _NO
+    if hint is int or hint is float:
+        return _number(hint, value)
+    if hint is Path:
+        return Path(value).expanduser() if isinstance(value, str) and value else _NO
+    if origin is Literal:
+        return next((c for c in get_args(hint) if c == value and type(c) is type(value)), _NO)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint[value] if value in hint.__members__ else _NO
+    if origin is list and isinstance(value, list):
+        return [build(get_args(hint)[0], item, f"{key}.{i}") for i, item in enumerate(value)]
+    if origin is tuple and isinstance(value, list):
+        return _build_tuple(get_args(hint), value, key)
+    if origin is dict and isinstance(value, dict):
+        return {k: build(get_args(hint)[1], item, f"{key}.{k}") for k, item in value.items()}
+    return _NO
+
+
+def _number(hint: type, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _NO
+    if hint is float:
+        return float(value)
+    # 1e3 is a float to the parser, and a fine number of steps.
+    return int(value) if isinstance(value, int) or value.is_integer() else _NO
+
+
+def _build_tuple(inner: tuple[Any, ...], value: list[Any], key: str) -> Any:
+    if Ellipsis in inner:
+        inner = (inner[0],) * len(value)
+    if len(inner) != len(value):
+        return _NO
+    pairs = zip(inner, value, strict=True)
+    return tuple(build(hint, item, f"{key}.{i}") for i, (hint, item) in enumerate(pairs))
+
+
+def _build_section(section: type, value: Any, key: str) -> Any:
+    prefix = f"{key}." if key else ""
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{key}={value}: this is a section; set its keys one by one, "
+            f"{', '.join(prefix + name for name in _hints(section))}"
+        )
+    hints = _hints(section)
+    for name in value:
+        if name not in hints:
+            near = nearest(name, hints) or f"; known keys: {', '.join(hints)}"
+            raise ConfigError(f"unknown key '{prefix}{name}'{near}")
+    absent = [prefix + n for n, v in defaults(section).items() if v == MISSING and n not in value]
+    if absent:
+        raise ConfigError(f"{', '.join(absent)}: a value is needed")
+    return section(**{n: build(hints[n], item, prefix + n) for n, item in value.items()})
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _section(hint: Any) -> type | None:
+    found = [m for m in _members(hint) if isinstance(m, type) and dataclasses.is_dataclass(m)]
+    return found[0] if found else None
+
+
+def _hints(schema: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(schema)
+    return {f.name: hints[f.name] for f in dataclasses.fields(schema) if f.init}
