@@ -50,5 +50,5 @@ class Batch:
 
 def cumulative(lengths: list[int] | Tensor) -> Tensor:
     """Lengths to `cu_seqlens`, `int32 [n+1]`."""
-    lengths = torch.as_tensor(lengths, dtype=torch.int32)
-    return torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    ends = torch.as_tensor(lengths, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return torch.nn.functional.pad(ends, (1, 0))

@@ -1,0 +1,115 @@
+"""All clips of a curated folder, from its manifest and shard indexes, without opening a video."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from common.errors import DataError
+from dataloading.schema import Manifest, ShardInfo, read_index, read_manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipLocation:
+    """Where one clip's two members lie in its shard."""
+
+    clip_id: str
+    shard: Path
+    video_offset: int
+    video_bytes: int
+    json_offset: int
+    json_bytes: int
+    width: int
+    height: int
+
+
+class ClipTable:
+    """Clips by ordinal: their position in the manifest's order of shards and rows.
+
+    Attributes:
+        width, height: `int64 [n]`, pixels as displayed.
+        fps, duration_s: `float64 [n]`.
+        shard_start: `int64 [num_shards + 1]`, the first ordinal of each shard.
+        fingerprint: changes when any index or shard does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Checks that every shard is there, whole by its size, and as its index says.
+
+        Raises `DataError` naming the files at fault.
+        """
+        self.folder = path / "shards"
+        manifest = read_manifest(self.folder)
+        if not manifest.shards:
+            raise DataError(f"{self.folder} has no shards: nothing was kept when it was curated")
+        _check_files(self.folder, manifest)
+        tables = [_checked_index(self.folder, shard) for shard in manifest.shards]
+        self.shards = [shard.path for shard in manifest.shards]
+        self._table = pa.concat_tables(tables)
+        self.shard_start = np.cumsum([0, *(table.num_rows for table in tables)], dtype=np.int64)
+        self.width = self._column("width", np.int64)
+        self.height = self._column("height", np.int64)
+        self.fps = self._column("fps", np.float64)
+        self.duration_s = self._column("duration_s", np.float64)
+        self.fingerprint = _fingerprint(manifest)
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def clip_ids(self, ordinals: np.ndarray) -> list[str]:
+        return self._table["clip_id"].take(pa.array(ordinals, type=pa.int64())).to_pylist()
+
+    def location(self, ordinal: int) -> ClipLocation:
+        row = self._table.slice(ordinal, 1)
+        shard = int(np.searchsorted(self.shard_start, ordinal, side="right")) - 1
+        value = {name: row[name][0].as_py() for name in row.column_names}
+        return ClipLocation(
+            clip_id=value["clip_id"],
+            shard=self.folder / self.shards[shard],
+            video_offset=value["video_offset"],
+            video_bytes=value["video_bytes"],
+            json_offset=value["json_offset"],
+            json_bytes=value["json_bytes"],
+            width=value["width"],
+            height=value["height"],
+        )
+
+    def _column(self, name: str, dtype: type) -> np.ndarray:
+        return self._table[name].to_numpy().astype(dtype)
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    faults = []
+    for shard in manifest.shards:
+        try:
+            size = (folder / shard.path).stat().st_size
+        except FileNotFoundError:
+            faults.append(f"{shard.path} is missing")
+            continue
+        if size != shard.num_bytes:
+            faults.append(f"{shard.path} has {size} bytes, the manifest says {shard.num_bytes}")
+    if faults:
+        more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise DataError(
+            f"{folder}: {'; '.join(faults[:5])}{more}. Copy the folder again, or curate it again"
+        )
+
+
+def _checked_index(folder: Path, shard: ShardInfo) -> pa.Table:
+    path = folder / shard.index_path
+    table = read_index(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != shard.index_sha256 or table.num_rows != shard.num_clips:
+        raise DataError(
+            f"{path} is not the index that the manifest names ({table.num_rows} rows of "
+            f"{shard.num_clips}, sha256 {digest[:12]} of {shard.index_sha256[:12]}); copy the "
+            "folder again"
+        )
+    return table
+
+
+def _fingerprint(manifest: Manifest) -> str:
+    lines = [f"{s.path} {s.num_bytes} {s.sha256} {s.index_sha256}" for s in manifest.shards]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

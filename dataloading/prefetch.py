@@ -1,0 +1,107 @@
+"""Packs planned and read ahead by threads, delivered in order."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dataloading.plan import Pack, Planner
+from dataloading.reader import Window, WindowReader
+from dataloading.state import LoaderState
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    """A pack whose windows are being read, and the planner's state once it is delivered.
+
+    That state lies after the whole round of `dp_size` packs, one for each rank, so it is the same
+    on every rank that has taken equally many.
+    """
+
+    pack: Pack
+    windows: list[Future[Window]]
+    state: LoaderState
+
+
+class Prefetcher:
+    """Iterator of one rank's packs; at most `num_packs` (and one at hand) are in memory."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        reader: WindowReader,
+        *,
+        dp_rank: int,
+        dp_size: int,
+        num_packs: int,
+        num_threads: int,
+    ) -> None:
+        self._planner = planner
+        self._reader = reader
+        self._dp_rank = dp_rank
+        self._dp_size = dp_size
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="loader-read")
+        self._queue: queue.Queue[Pending | BaseException | None] = queue.Queue(num_packs)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="loader-plan", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Pending]:
+        return self
+
+    def __next__(self) -> Pending:
+        """Raises what planning raised; reading errors are in the futures."""
+        if self._stop.is_set():
+            raise StopIteration
+        item = self._queue.get()
+        if isinstance(item, Pending):
+            return item
+        self.close()
+        if item is None:
+            raise StopIteration
+        raise item
+
+    def close(self) -> None:
+        """Stops the threads and waits for them; packs not taken are dropped."""
+        self._stop.set()
+        self._thread.join()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Lets the threads end by themselves; may be called from any, as by a finalizer."""
+        self._stop.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        try:
+            while (pending := self._next_round()) is not None:
+                if not self._put(pending):
+                    return
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def _next_round(self) -> Pending | None:
+        """Draws one pack for each rank, and starts to read this rank's; none at the end."""
+        mine: tuple[Pack, list[Future[Window]]] | None = None
+        for _ in range(self._dp_size):
+            pack = self._planner.next_pack()
+            if pack is None:
+                break
+            if pack.index % self._dp_size == self._dp_rank:
+                mine = pack, [self._pool.submit(self._reader.read, s) for s in pack.samples]
+        if mine is None:
+            return None
+        return Pending(pack=mine[0], windows=mine[1], state=self._planner.state())
+
+    def _put(self, item: Pending | BaseException | None) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return True
+        return False

@@ -1,0 +1,85 @@
+"""One sample of the plan to its frames and caption."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common import rng
+from common.errors import MediaError
+from dataloading.index import ClipLocation, ClipTable
+from dataloading.plan import Sample
+from dataloading.split import Windows
+from dataloading.windows import (
+    FrameCache,
+    Frames,
+    WindowSpec,
+    decode_span,
+    decode_window,
+    read_members,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """What was read: `frames` is `uint8 [T, H, W, 3]`; `fps` is 0 for a single frame."""
+
+    clip_id: str
+    frames: Tensor
+    caption: str
+    start_s: float
+    fps: float
+
+
+class WindowReader:
+    """Reads samples, from many threads at once; a pure function of the sample and the data."""
+
+    def __init__(self, table: ClipTable, windows: Windows, *, seed: int, cache_bytes: int) -> None:
+        self._table = table
+        self._windows = windows
+        self._seed = seed
+        self._cache = FrameCache(cache_bytes)
+
+    def read(self, sample: Sample) -> Window:
+        """Raises `MediaError` naming the clip where its window cannot be read."""
+        clip = self._table.location(sample.ordinal)
+        spec = self._spec(sample, clip.clip_id)
+        try:
+            kept = self._cache.get(
+                sample.ordinal, spec.span_bytes, lambda: _decoded(clip, spec, whole_span=True)
+            )
+            frames, caption = kept or _decoded(clip, spec, whole_span=False)
+            rgb = frames.at(spec.times_s, spec.period_s)
+        except MediaError as error:
+            raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
+        return Window(
+            clip_id=clip.clip_id,
+            frames=torch.from_numpy(rgb),
+            caption=caption,
+            start_s=float(spec.times_s[0]),
+            fps=float(self._windows.fps[sample.ordinal]) if len(spec.times_s) > 1 else 0.0,
+        )
+
+    def _spec(self, sample: Sample, clip_id: str) -> WindowSpec:
+        windows, n = self._windows, sample.ordinal
+        period_s = 1.0 / float(self._table.fps[n])
+        key = rng.key(self._seed, "start", step=sample.epoch, sample_id=clip_id)
+        start = int(windows.first[n]) + rng.integer(key, int(windows.starts[n, sample.candidate]))
+        steps = np.arange(int(windows.candidates[sample.candidate]))
+        return WindowSpec(
+            times_s=start * period_s + steps / float(windows.fps[n]),
+            # Half a period early, so that rounded timestamps stay in the span they belong to.
+            span_s=(
+                (float(windows.first[n]) - 0.5) * period_s,
+                (float(windows.end[n]) - 0.5) * period_s,
+            ),
+            period_s=period_s,
+            source_size=(int(self._table.width[n]), int(self._table.height[n])),
+            size=(int(windows.size[n, 0]), int(windows.size[n, 1])),
+        )
+
+
+def _decoded(clip: ClipLocation, spec: WindowSpec, *, whole_span: bool) -> tuple[Frames, str]:
+    video, caption = read_members(clip)
+    return (decode_span if whole_span else decode_window)(video, spec), caption

@@ -1,0 +1,136 @@
+"""Which windows a clip offers to training and to validation.
+
+Time is counted in the clip's own frame periods, 1/g for g frames per second, of which it has n. A
+window of T frames at f per second starts at the period k and reaches to k + (T-1)*g/f, which must
+not pass the last period of its span. Held out of each clip is its last window, of the longest
+length that fits twice; training ends one period before that window begins. Frames belong to the
+span in which their timestamps lie, so that no frame is in both, also where the rate varies.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.errors import ConfigError
+from dataloading.config import Compression, LoaderConfig, target_size
+from dataloading.index import ClipTable
+
+# Absorbs rounding in k + (T-1)*g/f, far below the half period by which decoding tolerates times.
+_EPS = 1e-6
+# A duration this part of a period short of a whole number still counts as that number.
+_SHORT = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """What each clip offers in one split; n clips, c candidate lengths.
+
+    Attributes:
+        candidates: `int64 [c]`, ascending.
+        starts: `int64 [n, c]`, number of periods at which a window may start; 0 if it cannot.
+        tokens: `int64 [n, c]`, its length in the pack; 0 if it cannot.
+        first, end: `int64 [n]`, the span in periods; no frame outside is ever shown.
+        fps: `float64 [n]`, of the windows.
+        size: `int64 [n, 2]`, width and height in pixels.
+    """
+
+    candidates: np.ndarray
+    starts: np.ndarray
+    tokens: np.ndarray
+    first: np.ndarray
+    end: np.ndarray
+    fps: np.ndarray
+    size: np.ndarray
+
+    @property
+    def usable(self) -> np.ndarray:
+        """`bool [n]`: clips that offer any window."""
+        return np.any(self.starts > 0, axis=1)
+
+    @property
+    def mean_tokens(self) -> float:
+        """Expected length of a sample of an epoch; 0 where there is none."""
+        usable = self.usable
+        if not usable.any():
+            return 0.0
+        expected = self.tokens[usable].sum(axis=1) / (self.starts[usable] > 0).sum(axis=1)
+        return float(expected.mean())
+
+
+def windows_of(
+    table: ClipTable, config: LoaderConfig, compression: Compression, split: str
+) -> Windows:
+    """The windows of `split` (`train`, `val` or `all`) for every clip of the table.
+
+    Raises `ConfigError` naming the clips where a window would exceed the token budget.
+    """
+    candidates = np.array(sorted(config.num_frames), dtype=np.int64)
+    fps = table.fps if config.fps is None else np.full(len(table), config.fps)
+    known = (table.duration_s > 0) & (table.fps > 0)
+    ratio = np.divide(table.fps, fps, out=np.ones_like(fps), where=known)
+    reach = (candidates - 1) * ratio[:, None]
+    size, tokens = _sizes_and_tokens(table, config, compression, candidates)
+
+    periods = np.where(known, np.floor(table.duration_s * table.fps + _SHORT), 0).astype(np.int64)
+    held_out = np.floor(periods[:, None] - 1 - reach + _EPS).astype(np.int64)
+    twice = np.greater(_num_starts(held_out, reach), 0)
+    # The longest that fits twice: candidates ascend, so the last true column.
+    longest = len(candidates) - 1 - np.argmax(twice[:, ::-1], axis=1)
+    has_val = np.any(twice, axis=1)
+    val_first = np.where(has_val, held_out[np.arange(len(table)), longest], periods)
+
+    if split == "val":
+        first, end = val_first, periods
+        one = has_val[:, None] & (np.arange(len(candidates)) == longest[:, None])
+        starts = one.astype(np.int64)
+    else:
+        first = np.zeros_like(periods)
+        end = val_first if split == "train" else periods
+        starts = _num_starts(end[:, None], reach)
+    tokens = np.where(starts > 0, tokens, 0)
+    _check_budget(table, tokens, candidates, config.token_budget)
+    return Windows(
+        candidates=candidates,
+        starts=starts,
+        tokens=tokens,
+        first=first,
+        end=end,
+        fps=fps,
+        size=size,
+    )
+
+
+def _num_starts(end: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """How many k >= 0 have k + reach <= end - 1."""
+    return np.maximum(0, np.floor(end - 1 - reach + _EPS).astype(np.int64) + 1)
+
+
+def _sizes_and_tokens(
+    table: ClipTable, config: LoaderConfig, compression: Compression, candidates: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Size `[n, 2]` and tokens `[n, c]`, worked out once for each size of clip."""
+    shapes, which = np.unique(
+        np.stack([table.width, table.height], axis=1), axis=0, return_inverse=True
+    )
+    which = which.reshape(-1)
+    sizes = [target_size(config, compression, int(w), int(h)) for w, h in shapes]
+    tokens = [[compression.tokens(int(t), *size) for t in candidates] for size in sizes]
+    return np.array(sizes, dtype=np.int64)[which], np.array(tokens, dtype=np.int64)[which]
+
+
+def _check_budget(
+    table: ClipTable, tokens: np.ndarray, candidates: np.ndarray, budget: int
+) -> None:
+    over = np.argwhere(tokens > budget)
+    if not len(over):
+        return
+    ids = table.clip_ids(over[:5, 0])
+    named = ", ".join(
+        f"{clip_id} ({candidates[c]} frames are {tokens[n, c]} tokens)"
+        for clip_id, (n, c) in zip(ids, over[:5], strict=True)
+    )
+    more = f" and {len(over) - 5} more" if len(over) > 5 else ""
+    raise ConfigError(
+        f"token_budget {budget} is too small for {named}{more}; raise it to {tokens.max()}, or "
+        "take shorter num_frames or a smaller size"
+    )
