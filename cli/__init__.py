@@ -1,1 +1,1 @@
-"""The `vfm` command: a module of `cli.commands` per subcommand, and Hydra, which lives only here."""
+"""The `vfm` command: a module of `cli.commands` per subcommand; Hydra lives only here."""

@@ -98,6 +98,12 @@ def show_plan(loaded: Loaded[Any], plan: Sequence[str] = ()) -> int:
     return 0
 
 
+def groups_of(command: str) -> set[str]:
+    """The groups that the command's defaults list names, also through other groups' files."""
+    chosen = _compose(command, [], with_hydra=True).hydra.runtime.choices
+    return {str(group) for group in chosen if not str(group).startswith("hydra/")}
+
+
 def group_options(group: str) -> list[str]:
     """The names that `GROUP=NAME` accepts."""
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
@@ -110,7 +116,7 @@ def _merge(
     dry_run = False
     values: list[tuple[str, Any]] = []
     choices: list[str] = []
-    groups = _groups(command)
+    groups = groups_of(command)
     for key, text in (_split(word, example) for word in overrides):
         if key == "dry_run":
             dry_run = bool(_parse(key, text, bool))
@@ -151,24 +157,14 @@ def _dump(content: Any) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def _compose(command: str, choices: Sequence[str]) -> DictConfig:
+def _compose(command: str, choices: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
     if not (CONFIGS / f"{command}.yaml").is_file():
         raise ConfigError(f"'{command}' has no configuration: {CONFIGS / command}.yaml is missing")
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="vfm"):
-            return compose(command, overrides=list(choices))
+            return compose(command, overrides=list(choices), return_hydra_config=with_hydra)
     except HydraException as error:
         raise ConfigError(f"configs/{command}.yaml: {str(error).splitlines()[0]}") from error
-
-
-def _groups(command: str) -> set[str]:
-    """The groups that the command's defaults list names, also through other groups' files."""
-    if not (CONFIGS / f"{command}.yaml").is_file():
-        _compose(command, [])
-    with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="vfm"):
-        full = compose(command, return_hydra_config=True)
-    chosen = full.hydra.runtime.choices
-    return {str(group) for group in chosen if not str(group).startswith("hydra/")}
 
 
 def _split(word: str, example: str) -> tuple[str, str]:

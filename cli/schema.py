@@ -27,7 +27,8 @@ def defaults(schema: type) -> dict[str, Any]:
             result[field.name] = plain(field.default_factory())
         else:
             hint = _hints(schema)[field.name]
-            result[field.name] = defaults(hint) if dataclasses.is_dataclass(hint) else MISSING
+            section = None if is_optional(hint) else _section(hint)
+            result[field.name] = MISSING if section is None else defaults(section)
     return result
 
 
