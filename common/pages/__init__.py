@@ -1,0 +1,37 @@
+"""Pages that are one HTML file: no server, no request to anywhere, and only our own script runs.
+
+Names and captions come from strangers. They reach a page by two ways only: `text`, which escapes
+them for markup, and `embed_json`, which makes a data block that the page's own script reads with
+`JSON.parse` and shows with `textContent`. A Content-Security-Policy names the one script and the
+one style sheet by hash, so that markup that slipped through would still be dead.
+"""
+
+from common.pages.document import data_uri, embed_json, page
+from common.pages.markup import (
+    FOREIGN,
+    badge,
+    counted,
+    dot,
+    duration,
+    figure,
+    key_figures,
+    stacked_bar,
+    table,
+    text,
+)
+
+__all__ = [
+    "FOREIGN",
+    "badge",
+    "counted",
+    "data_uri",
+    "dot",
+    "duration",
+    "embed_json",
+    "figure",
+    "key_figures",
+    "page",
+    "stacked_bar",
+    "table",
+    "text",
+]

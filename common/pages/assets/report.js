@@ -1,0 +1,241 @@
+// The curation report. Data block `clips`: columns, one entry per clip:
+//   count, id[], labels[] ("kept", then the reasons), colours[] and label[] (place in labels),
+//   thumb[] (1 where report/thumbs/ID.jpg exists), scores {name: value or null, per clip},
+//   bounds {name: {min, max}}; and where known start_s[], end_s[], fps[], num_frames[], caption[],
+//   source, size, caption_source, bucket as {values[], rows[]}.
+// Data block `tables`: sources and failures, for pagedTable.
+
+const PER_PAGE = 60;
+const clips = readData("clips");
+const tables = readData("tables");
+const scoreNames = Object.keys(clips.scores);
+const everyClip = Array.from({ length: clips.count }, (_, i) => i);
+const lookUp = (column, i) => (clips[column] ? clips[column].values[clips[column].rows[i]] : null);
+const captionOf = (i) => clips.caption?.[i] ?? "";
+const fileName = (source) => source.split(/[\\/]/).pop() || source;
+const secondsOf = (i) => (clips.end_s ? clips.end_s[i] - clips.start_s[i] : 0);
+
+const state = { label: "all", query: "", source: "all", sort: "source", falling: false };
+let haystacks = null; // Made at the first search: most visits never search.
+let chosen = everyClip;
+
+function matches(i, words) {
+  if (state.label === "rejected" && clips.label[i] === 0) return false;
+  if (typeof state.label === "number" && clips.label[i] !== state.label) return false;
+  if (state.source !== "all" && clips.source.rows[i] !== state.source) return false;
+  return words.every((word) => haystacks[i].includes(word));
+}
+
+// Clips without the value come last in either direction.
+function comparison() {
+  if (state.sort === "source") return state.falling ? (a, b) => b - a : null;
+  const values = state.sort === "length" ? everyClip.map(secondsOf) : clips.scores[state.sort];
+  const sign = state.falling ? -1 : 1;
+  return (a, b) => {
+    if (values[a] === null || values[b] === null) {
+      return (values[a] === null) - (values[b] === null) || a - b;
+    }
+    return sign * (values[a] - values[b]) || a - b;
+  };
+}
+
+function choose() {
+  const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
+  if (words.length && !haystacks) {
+    haystacks = everyClip.map((i) => `${lookUp("source", i) ?? ""}\n${captionOf(i)}`.toLowerCase());
+  }
+  chosen = everyClip.filter((i) => matches(i, words));
+  const compare = comparison();
+  if (compare) chosen.sort(compare);
+}
+
+function badge(i) {
+  const label = clips.label[i];
+  return element("span", { class: "badge" },
+    element("span", { class: `dot ${clips.colours[label]}` }), clips.labels[label]);
+}
+
+function picture(i) {
+  if (!clips.thumb[i]) return "no picture";
+  return element("img", {
+    src: `thumbs/${encodeURIComponent(clips.id[i])}.jpg`, alt: "", loading: "lazy", decoding: "async",
+  });
+}
+
+const span = (i) =>
+  clips.end_s ? `${clock(clips.start_s[i])} – ${clock(clips.end_s[i])}` : "";
+
+function card(i) {
+  const open = element("button", {
+    type: "button", class: "thumb", "aria-label": `Details of clip ${clips.id[i]}`,
+  }, picture(i));
+  open.addEventListener("click", () => showDetails(i));
+  const source = lookUp("source", i);
+  return element("li", { class: `card ${clips.label[i] ? "rejected" : "kept"}`, "data-clip": clips.id[i] },
+    open,
+    element("div", { class: "topline" }, badge(i), element("span", { class: "meta" }, spoken(secondsOf(i)))),
+    captionOf(i) ? element("p", { class: "caption untrusted", dir: "auto" }, captionOf(i)) : null,
+    source === null ? null
+      : element("div", { class: "meta source", title: source },
+        element("span", { dir: "auto", class: "untrusted" }, fileName(source))),
+    element("div", { class: "meta" }, span(i)),
+    element("div", { class: "scores" }, ...scoreNames.map((name) =>
+      element("span", { class: name === state.sort ? "sorted" : null },
+        `${name} ${shortNumber(clips.scores[name][i])}`))),
+  );
+}
+
+const dialog = element("dialog", { "aria-labelledby": "clip-title" });
+let restore = null;
+
+function showDetails(i) {
+  const size = [lookUp("size", i), clips.fps ? `${shortNumber(clips.fps[i])} frames/s` : null,
+    clips.num_frames ? `${counted(clips.num_frames[i])} frames` : null].filter(Boolean).join(", ");
+  const rows = [
+    ["Source", lookUp("source", i)], ["Span", span(i)], ["Picture", size],
+    ["Bucket", lookUp("bucket", i)], ["Caption from", lookUp("caption_source", i)],
+    ["Clip", clips.id[i]],
+    ...scoreNames.map((name) => {
+      const value = clips.scores[name][i];
+      const limits = Object.entries(clips.bounds[name] ?? {}).map(([side, limit]) =>
+        `${side === "min" ? "at least" : "at most"} ${shortNumber(limit)}`).join(", ");
+      const shown = value === null ? "no valid measure" : shortNumber(value);
+      return [`Score ${name}`, limits ? `${shown} (asked: ${limits})` : shown];
+    }),
+  ].filter(([, value]) => value);
+  const place = chosen.indexOf(i);
+  const step = (by, name) => {
+    const button = element("button", { type: "button" }, name);
+    button.disabled = chosen[place + by] === undefined;
+    button.addEventListener("click", () => showDetails(chosen[place + by]));
+    return button;
+  };
+  const close = element("button", { type: "button" }, "Close");
+  close.addEventListener("click", () => dialog.close());
+  dialog.replaceChildren(
+    element("div", { class: "thumb" }, picture(i)),
+    element("div", { id: "clip-title" }, badge(i)),
+    captionOf(i) ? element("p", { class: "caption untrusted", dir: "auto" }, captionOf(i)) : "",
+    element("dl", {}, ...rows.flatMap(([name, value]) => [
+      element("dt", {}, name), element("dd", { class: "untrusted", dir: "auto" }, value)])),
+    element("div", { class: "buttons" }, step(-1, "Previous clip"), step(1, "Next clip"), close),
+  );
+  if (!dialog.open) {
+    restore = document.activeElement;
+    dialog.showModal();
+  }
+  close.focus();
+}
+dialog.addEventListener("close", () => restore?.focus());
+dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+
+function labelChips(changed) {
+  const totals = clips.labels.map(() => 0);
+  clips.label.forEach((label) => { totals[label] += 1; });
+  const rejected = clips.count - (totals[0] ?? 0);
+  const options = [["all", "All", clips.count, null], [0, "Kept", totals[0] ?? 0, clips.colours[0]]];
+  if (totals.filter((total, label) => label && total).length > 1) {
+    options.push(["rejected", "All rejected", rejected, null]);
+  }
+  clips.labels.forEach((name, label) => {
+    if (label && totals[label]) options.push([label, name, totals[label], clips.colours[label]]);
+  });
+  const buttons = options.map(([value, name, total, colour]) => {
+    const button = element("button", { type: "button", "aria-pressed": String(value === state.label), "data-label": name },
+      colour ? element("span", { class: `dot ${colour}` }) : "",
+      element("span", { class: "untrusted" }, name),
+      element("span", { class: "count" }, counted(total)));
+    button.addEventListener("click", () => {
+      state.label = value;
+      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+      changed();
+    });
+    return button;
+  });
+  return element("div", { class: "chips", role: "group", "aria-label": "Show" }, ...buttons);
+}
+
+function selector(id, label, options, changed) {
+  const select = element("select", { id }, ...options.map(([value, name]) => element("option", { value }, name)));
+  select.addEventListener("change", () => changed(select.value));
+  return element("label", { class: "field" }, label, select);
+}
+
+function browser() {
+  if (!clips.count) return element("p", { class: "muted" }, "This folder has no clips.");
+  const sheet = element("ol", { class: "sheet" });
+  const tally = element("p", { class: "num", role: "status" });
+  const fill = (first) => {
+    sheet.replaceChildren(...chosen.slice(first, first + PER_PAGE).map(card));
+  };
+  const top = makePager(PER_PAGE, (first) => { fill(first); bottom.follow(first); });
+  const bottom = makePager(PER_PAGE, (first) => {
+    fill(first);
+    top.follow(first);
+    find("#browse").scrollIntoView();
+  });
+  const changed = () => {
+    choose();
+    const seconds = chosen.reduce((sum, i) => sum + secondsOf(i), 0);
+    tally.textContent = `${counted(chosen.length)} ${chosen.length === 1 ? "clip" : "clips"}, ${spoken(seconds)}`;
+    top.reset(chosen.length);
+    bottom.reset(chosen.length);
+    fill(0);
+    if (!chosen.length) sheet.append(element("li", { class: "empty" }, "No clip fits these filters."));
+  };
+
+  const search = element("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false" });
+  let waiting = 0;
+  search.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { state.query = search.value; changed(); }, 120);
+  });
+  const fields = element("div", { class: "fields" }, element("label", { class: "field" }, "Search captions and sources", search));
+  if (clips.source) {
+    const named = clips.source.values.map((value, i) => [String(i), fileName(value)]);
+    named.sort((a, b) => a[1].localeCompare(b[1]));
+    fields.append(selector("source", "Source", [["all", "All sources"], ...named], (value) => {
+      state.source = value === "all" ? "all" : Number(value);
+      changed();
+    }));
+  }
+  const flip = element("button", { type: "button", "aria-label": "Falling order", "aria-pressed": "false", title: "Falling order" }, "↓");
+  flip.addEventListener("click", () => {
+    state.falling = !state.falling;
+    flip.setAttribute("aria-pressed", String(state.falling));
+    changed();
+  });
+  const sorts = [["source", "source and time"], ["length", "length"], ...scoreNames.map((name) => [name, `score ${name}`])];
+  fields.append(element("div", { class: "order" },
+    selector("sort", "Sort by", sorts, (value) => { state.sort = value; changed(); }),
+    flip));
+  changed();
+  return element("div", {},
+    element("div", { class: "controls" }, labelChips(changed), fields),
+    element("div", { class: "shown" }, tally, top.node), sheet,
+    element("div", { class: "shown" }, element("span"), bottom.node), dialog);
+}
+
+function histograms() {
+  if (!scoreNames.length || !clips.count) return element("p", { class: "muted" }, "No scores were measured.");
+  const panels = scoreNames.map((name) => {
+    const values = clips.scores[name];
+    const { min, max } = clips.bounds[name] ?? {};
+    const groups = clips.label.map((label, i) => {
+      if (label === 0) return 0;
+      const value = values[i];
+      return value !== null && (value < (min ?? -Infinity) || value > (max ?? Infinity)) ? 1 : 2;
+    });
+    return histogram(name, values, groups, clips.bounds[name] ?? {});
+  });
+  const key = (kind, name) => element("span", {}, element("span", { class: `dot ${kind}` }), name);
+  return element("div", {},
+    element("div", { class: "keys" }, key("fill-kept", "kept"), key("fill-0", "rejected, outside the limit"),
+      key("rejected-bar", "rejected, within it")),
+    element("div", { class: "histograms" }, ...panels));
+}
+
+find("#browser").replaceWith(browser());
+find("#histograms").replaceWith(histograms());
+find("#source-table").replaceWith(pagedTable(tables.sources, "No table of sources was written."));
+find("#failure-table").replaceWith(pagedTable(tables.failures, "Nothing failed."));

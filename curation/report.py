@@ -1,0 +1,345 @@
+"""The page that shows what a curated folder kept and rejected, and why: `report/index.html`.
+
+Everything but the thumbnails is in the one file, so it opens from a disk, an archive or an object
+store alike. Clips travel as columns (a name once per table, not once per clip), and the page builds
+only the cards in view; 50,000 clips stay usable.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+
+from common.errors import DataError
+from common.pages import badge, counted, duration, key_figures, page, stacked_bar, text
+from common.storage import write_atomic
+
+__all__ = ["write_report"]
+
+KEPT = "kept"
+NUM_COLOURS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of the footage: what was kept, one reason of rejection, or one of failure.
+
+    `num_clips` is None for failures: a source that cannot be read has no clips yet.
+    """
+
+    label: str
+    colour: str
+    num_clips: int | None
+    seconds: float
+
+
+def write_report(folder: Path) -> Path:
+    """Writes `folder/report/index.html` and returns its path.
+
+    Reads `clips.parquet`, and where they exist `videos.parquet`, `summary.json`, `failed.jsonl` and
+    `report/thumbs/CLIP_ID.jpg`. Columns that are absent leave their part of the page out. Raises
+    `DataError` when the folder has no `clips.parquet` or one of the files is damaged.
+    """
+    clips = _read_table(folder / "clips.parquet")
+    if clips is None:
+        raise DataError(f"no clips.parquet in '{folder}': run `vfm curate output={folder}` first")
+    for name in ("clip_id", "kept"):
+        if name not in clips:
+            raise DataError(f"'{folder / 'clips.parquet'}' has no column '{name}': curate again")
+    videos = _read_table(folder / "videos.parquet") or {}
+    summary = _read_json(folder / "summary.json")
+    failures = _read_lines(folder / "failed.jsonl")
+    thumbs = folder / "report" / "thumbs"
+    have_thumb = {path.stem for path in thumbs.iterdir()} if thumbs.is_dir() else set()
+
+    parts = _parts(clips, summary)
+    html = page(
+        title=f"Curation report: {folder.resolve().name}",
+        body=_body(clips, videos, failures, summary, parts),
+        styles=["report.css"],
+        scripts=["histogram.js", "pager.js", "report.js"],
+        data={
+            "clips": _clip_columns(clips, parts, have_thumb, thresholds(summary)),
+            "tables": {"sources": _source_rows(videos), "failures": _failure_rows(failures)},
+        },
+    )
+    path = folder / "report" / "index.html"
+    write_atomic(path, html.encode("utf-8"))
+    return path
+
+
+def thresholds(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """`{score: {"min": value, "max": value}}` of `summary["thresholds"]`, only the bounds set."""
+    found = {}
+    for name, bounds in summary.get("thresholds", {}).items():
+        bounds = {side: bounds[side] for side in ("min", "max") if bounds.get(side) is not None}
+        if bounds:
+            found[name] = bounds
+    return found
+
+
+def _read_table(path: Path) -> dict[str, list[Any]] | None:
+    if not path.exists():
+        return None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"'{path}' is no readable parquet file ({error}): curate again") from error
+    return table.to_pydict()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"'{path}' is no JSON ({error}): curate again") from error
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    rows = []
+    # Not splitlines: that also ends a line at U+2028, which a JSON string may hold.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise DataError(f"'{path}' line {number} is no JSON ({error}): remove it") from error
+    return rows
+
+
+def _seconds(clips: Mapping[str, list[Any]]) -> list[float]:
+    if "start_s" not in clips or "end_s" not in clips:
+        return [0.0] * len(clips["clip_id"])
+    return [end - start for start, end in zip(clips["start_s"], clips["end_s"], strict=True)]
+
+
+def _labels(clips: Mapping[str, list[Any]]) -> list[str]:
+    """Per clip: `kept` or the reason of its rejection."""
+    reasons = clips.get("reject_reason", [None] * len(clips["kept"]))
+    return [
+        KEPT if kept else (reason or "no reason given")
+        for kept, reason in zip(clips["kept"], reasons, strict=True)
+    ]
+
+
+def _parts(clips: Mapping[str, list[Any]], summary: Mapping[str, Any]) -> list[Part]:
+    """Kept first, then the reasons, then the failures, each by falling seconds.
+
+    Rejected and failed seconds come from the summary, which also counts footage that never became
+    a clip; clip counts, and all that the summary leaves out, from the table.
+    """
+    counts: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for label, length_s in zip(_labels(clips), _seconds(clips), strict=True):
+        counts[label] = counts.get(label, 0) + 1
+        seconds[label] = seconds.get(label, 0.0) + length_s
+    seconds |= summary.get("seconds_rejected", {})
+    kept_s = summary.get("seconds_kept", seconds.pop(KEPT, 0.0))
+    seconds.pop(KEPT, None)
+    parts = [
+        Part(label=KEPT, colour="fill-kept", num_clips=counts.get(KEPT, 0), seconds=kept_s),
+    ]
+    for rank, label in enumerate(sorted(seconds, key=lambda name: (-seconds[name], name))):
+        colour = f"fill-{min(rank, NUM_COLOURS - 1)}"
+        parts.append(
+            Part(label=label, colour=colour, num_clips=counts.get(label, 0), seconds=seconds[label])
+        )
+    failed: dict[str, float] = summary.get("seconds_failed", {})
+    for label in sorted(failed, key=lambda name: (-failed[name], name)):
+        parts.append(Part(label=label, colour="fill-failed", num_clips=None, seconds=failed[label]))
+    return parts
+
+
+def _clip_columns(
+    clips: Mapping[str, list[Any]],
+    parts: list[Part],
+    have_thumb: set[str],
+    bounds: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
+    """What the script of the page reads; see the top of `report.js` for the fields."""
+    labels = [part.label for part in parts if part.num_clips is not None]
+    place = {label: number for number, label in enumerate(labels)}
+    columns: dict[str, Any] = {
+        "count": len(clips["clip_id"]),
+        "id": clips["clip_id"],
+        "labels": labels,
+        "colours": [part.colour for part in parts if part.num_clips is not None],
+        "label": [place[label] for label in _labels(clips)],
+        "thumb": [int(clip_id in have_thumb) for clip_id in clips["clip_id"]],
+        "scores": {},
+        "bounds": {name: dict(sides) for name, sides in bounds.items()},
+    }
+    for name in ("start_s", "end_s", "fps"):
+        if name in clips:
+            columns[name] = [_rounded(value) for value in clips[name]]
+    for name in ("caption", "num_frames"):
+        if name in clips:
+            columns[name] = clips[name]
+    if "width" in clips and "height" in clips:
+        sizes = zip(clips["width"], clips["height"], strict=True)
+        columns["size"] = _dictionary([f"{width} \u00d7 {height}" for width, height in sizes])
+    for name in ("source", "caption_source", "bucket"):
+        if name in clips:
+            columns[name] = _dictionary([value or "" for value in clips[name]])
+    for name, values in clips.items():
+        if name.startswith("score_"):
+            score = name.removeprefix("score_")
+            valid = clips.get(f"valid_{score}", [True] * len(values))
+            columns["scores"][score] = [
+                _rounded(value) if fine else None for value, fine in zip(values, valid, strict=True)
+            ]
+    return columns
+
+
+def _dictionary(values: list[str]) -> dict[str, Any]:
+    """A column of few different strings: each once, and per row its place."""
+    place: dict[str, int] = {}
+    rows = [place.setdefault(value, len(place)) for value in values]
+    return {"values": list(place), "rows": rows}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _source_rows(videos: Mapping[str, list[Any]]) -> dict[str, Any]:
+    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "source": ("Source", str),
+        "status": ("Status", str),
+        "reason": ("Reason", str),
+        "duration_s": ("Length", duration),
+        "size": ("Size", str),
+        "fps": ("Frames/s", lambda fps: f"{fps:.4g}"),
+        "codec": ("Codec", str),
+        "num_clips": ("Clips", lambda count: f"{count:,}"),
+    }
+    columns = dict(videos)
+    if "width" in videos and "height" in videos:
+        sizes = zip(videos["width"], videos["height"], strict=True)
+        columns["size"] = [f"{width} \u00d7 {height}" if width else None for width, height in sizes]
+    names = [name for name in shown if name in columns]
+    return {
+        "heads": [shown[name][0] for name in names],
+        "numeric": [name in ("duration_s", "fps", "num_clips") for name in names],
+        "rows": [
+            [
+                "" if value is None else shown[name][1](value)
+                for name, value in zip(names, row, strict=True)
+            ]
+            for row in zip(*(columns[name] for name in names), strict=True)
+        ],
+    }
+
+
+def _failure_rows(failures: list[dict[str, Any]]) -> dict[str, Any]:
+    shown = {
+        "id": "Item",
+        "source": "Source",
+        "stage": "Stage",
+        "attempts": "Attempts",
+        "reason": "Reason",
+        "detail": "What happened",
+        "command": "Reproduce with",
+    }
+    names = [name for name in shown if any(name in row for row in failures)]
+    return {
+        "heads": [shown[name] for name in names],
+        "numeric": [name == "attempts" for name in names],
+        "code": [name == "command" for name in names],
+        "rows": [
+            ["" if row.get(name) is None else str(row[name]) for name in names] for row in failures
+        ],
+    }
+
+
+def _body(
+    clips: Mapping[str, list[Any]],
+    videos: Mapping[str, list[Any]],
+    failures: list[dict[str, Any]],
+    summary: Mapping[str, Any],
+    parts: list[Part],
+) -> str:
+    num_clips = len(clips["clip_id"])
+    rejected = [part for part in parts[1:] if part.num_clips is not None]
+    failed = [part for part in parts if part.num_clips is None]
+    seconds_in = summary.get("seconds_in", sum(part.seconds for part in parts))
+    num_sources = len(videos.get("source", [])) or len(set(clips.get("source", [])))
+    figures = [
+        ("Footage in", duration(seconds_in), counted(num_sources, "source")),
+        ("Kept", duration(parts[0].seconds), counted(parts[0].num_clips or 0, "clip")),
+        (
+            "Rejected",
+            duration(sum(part.seconds for part in rejected)),
+            counted(sum(part.num_clips or 0 for part in rejected), "clip"),
+        ),
+        (
+            "Failed",
+            duration(sum(part.seconds for part in failed)),
+            counted(len(failures), "item"),
+        ),
+    ]
+    if "wall_s" in summary:
+        figures.append(("Wall time", duration(summary["wall_s"]), ""))
+    kept = parts[0].num_clips or 0
+    bar = stacked_bar([(part.label, part.colour, part.seconds) for part in parts], seconds_in)
+    lede = (
+        f"{duration(parts[0].seconds)} of {duration(seconds_in)} of footage was kept."
+        if num_clips
+        else "No clip came out of the footage; the tables below say what happened to each source."
+    )
+    return f"""<header class="hero wrap">
+<p class="eyebrow">Curation report</p>
+<h1>{kept:,} of {counted(num_clips, "clip")} kept</h1>
+<p class="lede">{lede} {text(summary.get("bottleneck", ""))}</p>
+{key_figures(figures)}
+</header>
+<nav class="contents" aria-label="Contents"><div class="wrap"><a href="#accounting">Footage</a>
+<a href="#browse">Clips</a><a href="#scores">Scores</a><a href="#sources">Sources</a>
+<a href="#failures">Failures</a></div></nav>
+<noscript><p class="wrap">The clips below are drawn by this page's own script; allow it to see
+them.</p></noscript>
+<main id="main">
+<section class="wrap" id="accounting"><h2>Where the footage went</h2>{bar}
+{_legend(parts, seconds_in)}</section>
+<section class="wrap" id="browse"><h2>Clips</h2><div id="browser"></div></section>
+<section class="wrap" id="scores"><h2>Scores</h2><div id="histograms"></div></section>
+<section class="wrap" id="sources"><h2>Sources</h2><div id="source-table"></div></section>
+<section class="wrap" id="failures"><h2>Failures</h2><div id="failure-table"></div></section>
+</main>"""
+
+
+def _legend(parts: list[Part], seconds_in: float) -> str:
+    rows = []
+    for part in parts:
+        share = part.seconds / seconds_in if seconds_in else 0.0
+        clips = "" if part.num_clips is None else f"{part.num_clips:,}"
+        label = f"failed: {part.label}" if part.num_clips is None else part.label
+        rows.append(
+            f'<tr><td>{badge(label, part.colour)}</td><td class="num">{clips}</td>'
+            f'<td class="num">{duration(part.seconds)}</td><td class="num">{share:.1%}</td></tr>'
+        )
+    accounted = sum(part.seconds for part in parts)
+    # A tenth of a frame at 100 frames/s per part is rounding; more is footage nobody accounts for.
+    gap = seconds_in - accounted
+    warning = (
+        f'<p class="warning">{duration(abs(gap))} of footage '
+        f"{'is in no part' if gap > 0 else 'is counted twice'}: this is a defect of the curation "
+        "run.</p>"
+        if abs(gap) > 0.001 * len(parts) + 1e-6 * seconds_in
+        else ""
+    )
+    return (
+        f'<div class="table"><table class="legend"><thead><tr><th>Part</th><th class="num">Clips'
+        f'</th><th class="num">Length</th><th class="num">Share</th></tr></thead><tbody>'
+        f"{''.join(rows)}</tbody><tfoot><tr><th>All footage</th><td></td>"
+        f'<td class="num">{duration(seconds_in)}</td><td class="num">100.0%</td></tr></tfoot>'
+        f"</table></div>{warning}"
+    )
