@@ -1,0 +1,1 @@
+"""From a checkpoint and a prompt to a video: samplers, guidance, decoding."""

@@ -1,0 +1,64 @@
+"""What can be asked of `vfm generate`."""
+
+from dataclasses import dataclass, field
+
+from common.errors import ConfigError, nearest
+from inference.samplers import SAMPLERS
+
+
+@dataclass(kw_only=True)
+class SamplerConfig:
+    """How the noise is taken away; defaults are those of EDM, and a scale fit for small models."""
+
+    name: str = "heun"
+    num_steps: int = 18
+    sigma_min: float = 0.002
+    sigma_max: float = 80.0
+    rho: float = 7.0
+    guidance_scale: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.name not in SAMPLERS:
+            raise ConfigError(
+                f"sampler.name={self.name} is not known{nearest(self.name, SAMPLERS)}; "
+                f"choose one of {', '.join(SAMPLERS)}"
+            )
+        if self.num_steps < 1:
+            raise ConfigError(f"sampler.num_steps must be at least 1, got {self.num_steps}")
+        if not 0 < self.sigma_min < self.sigma_max:
+            raise ConfigError(
+                f"sampler.sigma_min={self.sigma_min} must lie between 0 and "
+                f"sampler.sigma_max={self.sigma_max}"
+            )
+        if self.guidance_scale < 0:
+            raise ConfigError(
+                f"sampler.guidance_scale must not be negative, got {self.guidance_scale}"
+            )
+
+
+@dataclass(kw_only=True)
+class GenerateConfig:
+    """One video from one prompt. Sizes not given are those the model was trained on."""
+
+    checkpoint: str
+    prompt: str
+    output: str
+    num_frames: int | None = None
+    width: int | None = None
+    height: int | None = None
+    fps: float | None = None
+    seed: int = 0
+    weights: str = "ema"
+    device: str = "auto"
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_frames", "width", "height", "fps"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be positive, got {value}")
+        if self.weights not in ("ema", "model"):
+            raise ConfigError(f"weights={self.weights} is not known; choose ema or model")
+        if not self.output.endswith(".mp4"):
+            raise ConfigError(f"output={self.output} must end in .mp4")

@@ -1,0 +1,90 @@
+"""From prompts to videos."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common import rng
+from common.errors import ConfigError
+from inference.config import SamplerConfig
+from inference.guidance import guided
+from inference.loading import Generator
+from inference.samplers import SAMPLERS, karras_sigmas
+from models.objectives.loss import token_noise
+from models.patch import unpatchify
+from models.tokenizers.base import latent_shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoShape:
+    """What to generate: frames, pixels, and frames per second (0 for a single image)."""
+
+    num_frames: int
+    width: int
+    height: int
+    fps: float
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One video and the latents it was decoded from."""
+
+    frames: Tensor
+    """`uint8 [T, H, W, 3]`."""
+    latents: Tensor
+    """`float32 [C, t, h, w]`, unit variance."""
+
+
+@torch.no_grad()
+def generate(
+    generator: Generator,
+    prompts: Sequence[str],
+    shape: VideoShape,
+    sampler: SamplerConfig,
+    *,
+    seed: int,
+    on_step: Callable[[int], None] | None = None,
+) -> list[Generated]:
+    """One video per prompt, all in one pack.
+
+    The noise of video i is a function of (seed, i) alone, so a video does not depend on which
+    others are made beside it.
+
+    Raises:
+        ConfigError: where the shape does not divide into tokens; it names the nearest that does.
+    """
+    encoding = generator.encoding
+    latent = _checked_shape(generator, shape)
+    text, lens_text = encoding.texts(prompts)
+    n = len(prompts)
+    fps = torch.full((n,), shape.fps if shape.num_frames > 1 else 0.0)
+    layout = encoding.layout([latent] * n, lens_text, fps)
+    keys = rng.keys(seed, "generate", step=0, sample_ids=[str(i) for i in range(n)])
+    noise = token_noise(keys.to(encoding.device), layout, encoding.token_dim)
+    sigmas = karras_sigmas(sampler.num_steps, sampler.sigma_min, sampler.sigma_max, sampler.rho)
+    denoise = guided(generator.denoiser, text, layout, sampler.guidance_scale)
+    tokens = SAMPLERS[sampler.name](denoise, noise * sigmas[0], sigmas, on_step)
+    videos = encoding.frames(tokens, layout)
+    latents = unpatchify(tokens / encoding.sigma_data, layout.grids, encoding.patch)
+    return [Generated(v, z.cpu()) for v, z in zip(videos, latents, strict=True)]
+
+
+def _checked_shape(generator: Generator, shape: VideoShape) -> tuple[int, int, int, int]:
+    tokenizer, (_, patch_h, patch_w) = generator.encoding.tokenizer, generator.encoding.patch
+    extra = (shape.num_frames - 1) % tokenizer.temporal
+    if extra:
+        raise ConfigError(
+            f"num_frames={shape.num_frames} must be 1 plus a multiple of {tokenizer.temporal}; "
+            f"nearest are {shape.num_frames - extra} and "
+            f"{shape.num_frames - extra + tokenizer.temporal}"
+        )
+    for name, value, patch in (("width", shape.width, patch_w), ("height", shape.height, patch_h)):
+        unit = tokenizer.spatial * patch
+        if value % unit:
+            raise ConfigError(
+                f"{name}={value} must be a multiple of {unit}; nearest are "
+                f"{max(value // unit, 1) * unit} and {(value // unit + 1) * unit}"
+            )
+    return latent_shape(tokenizer, shape.num_frames, shape.height, shape.width)

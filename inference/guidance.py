@@ -1,0 +1,29 @@
+"""Classifier-free guidance (Ho and Salimans 2022, eq. 6)."""
+
+import torch
+from torch import Tensor
+
+from inference.samplers import Denoise
+from models.objectives.loss import Denoiser
+from models.pack import PackLayout
+
+
+def guided(denoiser: Denoiser, text: Tensor, layout: PackLayout, scale: float) -> Denoise:
+    """`D_u + scale * (D_c - D_u)`: scale 1 follows the text alone, 0 ignores it.
+
+    With and without text go through the network as one pack of twice the samples, so a step costs
+    one call.
+    """
+    n = len(layout.grids)
+    if scale == 1.0:
+        return lambda x, sigma: denoiser(x, x.new_full((n,), sigma), text, layout)
+    both = PackLayout(
+        layout.grids * 2, layout.lens_text + (0,) * n, torch.cat([layout.fps, layout.fps])
+    )
+
+    def denoise(x: Tensor, sigma: float) -> Tensor:
+        twice = denoiser(torch.cat([x, x]), x.new_full((2 * n,), sigma), text, both)
+        with_text, without = twice.chunk(2)
+        return without + scale * (with_text - without)
+
+    return denoise

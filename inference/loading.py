@@ -1,0 +1,51 @@
+"""From a checkpoint to a network that can generate."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from models.dit import DiT
+from models.encoding import Encoding, choose_device
+from models.objectives.edm import EDMPrecondition
+from models.objectives.loss import Denoiser
+from models.spec import ModelSpec, load_tokenizer
+from parallel import checkpoint
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A network with all that belongs to it, ready to denoise."""
+
+    network: DiT
+    denoiser: Denoiser
+    encoding: Encoding
+    spec: ModelSpec
+    step: int
+
+    @classmethod
+    def around(cls, network: DiT, encoding: Encoding, spec: ModelSpec, step: int) -> "Generator":
+        precondition = EDMPrecondition(spec.objective.sigma_data)
+        return cls(network, Denoiser(network, precondition), encoding, spec, step)
+
+
+def load_generator(path: Path, *, weights: str = "ema", device: str = "auto") -> Generator:
+    """Reads a checkpoint, a folder of them, or a run folder.
+
+    Args:
+        weights: `ema`, the running average, or `model`, the last step's.
+    Raises:
+        DataError: naming what is missing, damaged, or of another shape.
+    """
+    folder = checkpoint.resolve(path)
+    state = checkpoint.read_state(folder)
+    spec = ModelSpec.from_json(state["spec"])
+    where = choose_device(device)
+    encoding = spec.encoding(load_tokenizer(folder / "tokenizer", where), where)
+    network = spec.network(encoding)
+    tensors = checkpoint.read_tensors(folder, weights, dict(network.named_parameters()))
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(tensors[name])
+    network.eval().requires_grad_(False)
+    return Generator.around(network, encoding, spec, state["step"])

@@ -1,0 +1,1 @@
+"""Single-device maths: networks, objectives, tokenizers, text encoders. Knows no rank."""

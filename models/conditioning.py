@@ -1,0 +1,73 @@
+"""What a network is told besides its tokens: noise level, frame rate, text."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.layers import Linears, RMSNorm
+from models.pack import PackLayout
+
+
+def sinusoid(value: Tensor, dim: int, max_period: float = 10_000.0) -> Tensor:
+    """Sine and cosine features of a scalar, `[n]` to `[n, dim]` (Vaswani et al. 2017, 3.5)."""
+    half = dim // 2
+    steps = torch.arange(half, dtype=torch.float32, device=value.device)
+    frequencies = torch.exp(-math.log(max_period) * steps / half)
+    angle = value.float().unsqueeze(-1) * frequencies
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+class ScalarEmbedder(nn.Module):
+    """Sinusoid, linear, SiLU, linear: `[n]` to `[n, hidden_size]`."""
+
+    def __init__(self, hidden_size: int, linears: Linears, *, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.hidden_size = hidden_size
+        self.up = linears.replicated(hidden_size, hidden_size, bias=True)
+        self.down = linears.replicated(hidden_size, hidden_size, bias=True)
+
+    def forward(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        features = sinusoid(value * self.scale, self.hidden_size).to(dtype)
+        return self.down(F.silu(self.up(features)))
+
+
+class SampleConditioning(nn.Module):
+    """Noise level and frame rate of each sample to the one vector that AdaLN reads, `[n, h]`."""
+
+    def __init__(self, hidden_size: int, linears: Linears) -> None:
+        super().__init__()
+        # c_noise = ln(sigma)/4 spans about 3 units; the sinusoid resolves it once scaled up.
+        self.noise = ScalarEmbedder(hidden_size, linears, scale=1000.0)
+        self.fps = ScalarEmbedder(hidden_size, linears)
+        self.norm = RMSNorm(hidden_size)
+
+    def forward(self, c_noise: Tensor, layout: PackLayout, dtype: torch.dtype) -> Tensor:
+        return self.norm(self.noise(c_noise, dtype) + self.fps(layout.fps, dtype))
+
+
+class TextConditioning(nn.Module):
+    """Projects text embeddings, and puts one learned null token where a sample has no text.
+
+    `[L, d]` with `layout.lens_text` to `[L', h]` with `layout.cross_attention.lens_k`. Prompts lie
+    end to end without padding, so no padding can be attended.
+    """
+
+    def __init__(self, text_dim: int, hidden_size: int, linears: Linears) -> None:
+        super().__init__()
+        self.project = linears.replicated(text_dim, hidden_size, bias=True)
+        self.norm = RMSNorm(hidden_size)
+        self.null = nn.Parameter(torch.zeros(1, hidden_size))
+
+    def forward(self, text: Tensor, layout: PackLayout) -> Tensor:
+        if text.shape[0] != sum(layout.lens_text):
+            raise ValueError(
+                f"text holds {text.shape[0]} tokens, the layout says {sum(layout.lens_text)}"
+            )
+        tokens = self.norm(self.project(text))
+        if all(layout.lens_text):
+            return tokens
+        parts = tokens.split(list(layout.lens_text))
+        return torch.cat([part if len(part) else self.null.to(tokens.dtype) for part in parts])

@@ -1,0 +1,202 @@
+"""Diffusion transformer over packed video tokens, with cross-attention to text.
+
+Peebles and Xie 2023 (DiT, AdaLN-zero); cross-attention, per-head QK-RMSNorm and 3D rotary
+positions as in NVIDIA's video foundation models (arXiv 2503.12964, section 4).
+
+Legend: n samples, N tokens, L text tokens, h hidden size, H heads, D head size, p patch features.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.errors import ConfigError
+from models.attention import Attention, Packed, local_attention
+from models.conditioning import SampleConditioning, TextConditioning
+from models.layers import MLP, Linears, PlainLinears, RMSNorm, layer_norm
+from models.pack import PackLayout
+from models.positions import RotaryPositions3D, rotate
+
+
+@dataclass(kw_only=True)
+class DiTConfig:
+    """Shape of a DiT."""
+
+    hidden_size: int = 384
+    num_layers: int = 12
+    num_heads: int = 6
+    mlp_ratio: float = 4.0
+    patch: list[int] | None = None
+    """Latent patch (t, h, w); [1, 2, 2] where not given."""
+    rope_base_fps: float = 24.0
+
+    def __post_init__(self) -> None:
+        self.patch = list(self.patch or [1, 2, 2])
+        if self.num_layers < 1:
+            raise ConfigError(f"model.num_layers must be at least 1, got {self.num_layers}")
+        if self.hidden_size % self.num_heads:
+            raise ConfigError(
+                f"model.hidden_size={self.hidden_size} is not divisible by "
+                f"model.num_heads={self.num_heads}"
+            )
+        head_dim = self.hidden_size // self.num_heads
+        if head_dim % 2 or head_dim < 6:
+            raise ConfigError(
+                f"model.hidden_size/num_heads = {head_dim}; 3D rotary positions need an even head "
+                "size of at least 6"
+            )
+        if len(self.patch) != 3 or min(self.patch) < 1:
+            raise ConfigError(f"model.patch must be three positive sizes, got {self.patch}")
+
+    @property
+    def patch_size(self) -> tuple[int, int, int]:
+        assert self.patch is not None
+        t, h, w = self.patch
+        return t, h, w
+
+
+class SelfAttention(nn.Module):
+    """Attention of a sample's tokens among themselves; RMSNorm per head on q and k."""
+
+    def __init__(self, config: DiTConfig, attention: Attention, linears: Linears) -> None:
+        super().__init__()
+        h = config.hidden_size
+        self.head_dim = h // config.num_heads
+        self.attention = attention
+        self.q = linears.column(h, h, bias=False)
+        self.k = linears.column(h, h, bias=False)
+        self.v = linears.column(h, h, bias=False)
+        self.norm_q = RMSNorm(self.head_dim)
+        self.norm_k = RMSNorm(self.head_dim)
+        self.out = linears.row(h, h, bias=False)
+
+    def forward(self, x: Tensor, layout: Packed, cos: Tensor, sin: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (-1, self.head_dim))
+        k = self.k(x).unflatten(-1, (-1, self.head_dim))
+        v = self.v(x).unflatten(-1, (-1, self.head_dim))
+        q = rotate(self.norm_q(q), cos, sin)
+        k = rotate(self.norm_k(k), cos, sin)
+        return self.out(self.attention(q, k, v, layout).flatten(-2))
+
+
+class CrossAttention(nn.Module):
+    """Attention of a sample's tokens to its own text."""
+
+    def __init__(self, config: DiTConfig, attention: Attention, linears: Linears) -> None:
+        super().__init__()
+        h = config.hidden_size
+        self.head_dim = h // config.num_heads
+        self.attention = attention
+        self.q = linears.column(h, h, bias=False)
+        self.k = linears.column(h, h, bias=False)
+        self.v = linears.column(h, h, bias=False)
+        self.norm_q = RMSNorm(self.head_dim)
+        self.norm_k = RMSNorm(self.head_dim)
+        self.out = linears.row(h, h, bias=False)
+
+    def forward(self, x: Tensor, text: Tensor, layout: Packed) -> Tensor:
+        q = self.norm_q(self.q(x).unflatten(-1, (-1, self.head_dim)))
+        k = self.norm_k(self.k(text).unflatten(-1, (-1, self.head_dim)))
+        v = self.v(text).unflatten(-1, (-1, self.head_dim))
+        return self.out(self.attention(q, k, v, layout).flatten(-2))
+
+
+class DiTBlock(nn.Module):
+    """Self-attention, cross-attention, MLP, each modulated and gated per sample (AdaLN-zero)."""
+
+    def __init__(self, config: DiTConfig, attention: Attention, linears: Linears) -> None:
+        super().__init__()
+        h = config.hidden_size
+        self.self_attention = SelfAttention(config, attention, linears)
+        self.cross_attention = CrossAttention(config, attention, linears)
+        self.mlp = MLP(h, int(h * config.mlp_ratio), linears)
+        self.modulation = linears.replicated(h, 9 * h, bias=True)
+
+    def forward(
+        self,
+        x: Tensor,
+        condition: Tensor,
+        text: Tensor,
+        layout: PackLayout,
+        cos: Tensor,
+        sin: Tensor,
+    ) -> Tensor:
+        # x [N, h], condition [n, h], text [L, h]
+        parts = self.modulation(F.silu(condition)).unflatten(-1, (9, -1))
+        shift_a, scale_a, gate_a, shift_c, scale_c, gate_c, shift_m, scale_m, gate_m = (
+            layout.spread(parts).unbind(1)
+        )
+        y = layer_norm(x) * (1 + scale_a) + shift_a
+        x = x + gate_a * self.self_attention(y, layout.self_attention, cos, sin)
+        y = layer_norm(x) * (1 + scale_c) + shift_c
+        x = x + gate_c * self.cross_attention(y, text, layout.cross_attention)
+        y = layer_norm(x) * (1 + scale_m) + shift_m
+        return x + gate_m * self.mlp(y)
+
+
+class FinalLayer(nn.Module):
+    """Modulated norm and the projection back to patch features."""
+
+    def __init__(self, hidden_size: int, token_dim: int, linears: Linears) -> None:
+        super().__init__()
+        self.modulation = linears.replicated(hidden_size, 2 * hidden_size, bias=True)
+        self.project = linears.replicated(hidden_size, token_dim, bias=True)
+
+    def forward(self, x: Tensor, condition: Tensor, layout: PackLayout) -> Tensor:
+        parts = self.modulation(F.silu(condition)).unflatten(-1, (2, -1))
+        shift, scale = layout.spread(parts).unbind(1)
+        return self.project(layer_norm(x) * (1 + scale) + shift)
+
+
+class DiT(nn.Module):
+    """Tokens of a pack to tokens of a pack, each sample under its own noise level.
+
+    Args:
+        config: the shape.
+        token_dim: features p of a token, latent channels times the patch volume.
+        text_dim: size of the text embeddings.
+        attention: the attention callable, or one per layer.
+        linears: who makes the linears.
+    """
+
+    def __init__(
+        self,
+        config: DiTConfig,
+        *,
+        token_dim: int,
+        text_dim: int,
+        attention: Attention | list[Attention] = local_attention,
+        linears: Linears | None = None,
+    ) -> None:
+        super().__init__()
+        linears = linears or PlainLinears()
+        per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
+        self.config = config
+        self.embed = linears.replicated(token_dim, config.hidden_size, bias=True)
+        self.condition = SampleConditioning(config.hidden_size, linears)
+        self.text = TextConditioning(text_dim, config.hidden_size, linears)
+        self.positions = RotaryPositions3D(
+            config.hidden_size // config.num_heads, base_fps=config.rope_base_fps
+        )
+        # A dict keeps each block's name when a pipeline stage holds only some of them.
+        self.blocks = nn.ModuleDict(
+            {str(i): DiTBlock(config, per_layer[i], linears) for i in range(config.num_layers)}
+        )
+        self.final = FinalLayer(config.hidden_size, token_dim, linears)
+
+    def forward(self, x: Tensor, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
+        """`x [N, p]`, `c_noise [n]`, `text [L, d]` to `[N, p]`."""
+        condition = self.condition(c_noise, layout, x.dtype)
+        text = self.text(text, layout)
+        cos, sin = self.positions(layout, x.dtype)
+        x = self.embed(x)
+        for block in self.blocks.values():
+            x = block(x, condition, text, layout, cos, sin)
+        return self.final(x, condition, layout)
+
+
+def token_features(latent_channels: int, config: DiTConfig) -> int:
+    """Features of one token."""
+    return latent_channels * int(torch.tensor(config.patch_size).prod())

@@ -1,0 +1,68 @@
+"""From what people look at and read to what a network works on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.errors import ConfigError
+from models.pack import PackLayout
+from models.patch import Patch, grid_of, patchify, unpatchify
+from models.text.base import TextEncoder
+from models.tokenizers.base import VideoTokenizer
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The tokenizer, the text encoder and the patch that a network was made for.
+
+    Latents have unit variance; the network's tokens have standard deviation `sigma_data`.
+    """
+
+    tokenizer: VideoTokenizer
+    text: TextEncoder
+    patch: Patch
+    sigma_data: float
+    device: torch.device
+
+    @property
+    def token_dim(self) -> int:
+        pt, ph, pw = self.patch
+        return self.tokenizer.channels * pt * ph * pw
+
+    def tokens(self, frames: Sequence[Tensor]) -> Tensor:
+        """Videos `uint8 [T, H, W, 3]` to one pack of tokens `float32 [N, p]`."""
+        latents = [self.tokenizer.encode(video.to(self.device)) for video in frames]
+        return patchify(latents, self.patch) * self.sigma_data
+
+    def frames(self, tokens: Tensor, layout: PackLayout) -> list[Tensor]:
+        """Tokens to videos `uint8 [T, H, W, 3]` on the CPU: the inverse of `tokens`."""
+        latents = unpatchify(tokens / self.sigma_data, layout.grids, self.patch)
+        return [self.tokenizer.decode(latent).cpu() for latent in latents]
+
+    def texts(self, captions: Sequence[str]) -> tuple[Tensor, list[int]]:
+        """Captions to `float32 [L, d]` and the tokens of each."""
+        text, lens = self.text.encode(captions)
+        return text.to(self.device), lens
+
+    def layout(
+        self, latent_shapes: Sequence[Sequence[int]], lens_text: Sequence[int], fps: Tensor
+    ) -> PackLayout:
+        """The geometry of a pack of latents `[C, t, h, w]`."""
+        grids = [grid_of(shape, self.patch) for shape in latent_shapes]
+        return PackLayout.build(grids, lens_text, fps.to(self.device))
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"device={name} cannot be used here: {str(error).splitlines()[0]}; try device=auto"
+        ) from None
+    return device

@@ -1,0 +1,53 @@
+"""Initial weights, in one place, drawn by parameter name.
+
+Each parameter has its own counter-based stream keyed by its name, so that a model starts from the
+same values on any device and under any split over ranks.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from common import rng
+
+# Weights that start at zero, by the end of their name, and why:
+#   modulation: every gate is 0, so each block begins as the identity (DiT, AdaLN-zero);
+#   final.project: the network begins by predicting 0, and the denoiser by c_skip * x.
+ZERO = ("modulation.weight", "modulation.bias", "final.project.weight", "final.project.bias")
+# Embedders of scalars, normal(0.02) as in DiT.
+SMALL = ("noise.up.weight", "noise.down.weight", "fps.up.weight", "fps.down.weight", "text.null")
+
+
+def initialize(model: nn.Module, seed: int) -> None:
+    """Fills all parameters in place. Matrices get Xavier's variance (Glorot and Bengio 2010)."""
+    for name, parameter in model.named_parameters():
+        with torch.no_grad():
+            parameter.copy_(_initial(name, parameter, seed))
+
+
+def fan_in_normal(name: str, parameter: Tensor, seed: int) -> Tensor:
+    """Normal with variance 2 / fan_in (He et al. 2015, eq. 10), for convolutions."""
+    fan_in = parameter[0].numel()
+    return _named_normal(name, parameter, seed) * math.sqrt(2.0 / fan_in)
+
+
+def _initial(name: str, parameter: Tensor, seed: int) -> Tensor:
+    if name.endswith(ZERO):
+        return torch.zeros_like(parameter)
+    if "norm" in name.rsplit(".", 2)[-2]:
+        return torch.ones_like(parameter)
+    if name.endswith("bias"):
+        return torch.zeros_like(parameter)
+    values = _named_normal(name, parameter, seed)
+    if name.endswith(SMALL):
+        return values * 0.02
+    fan_out, fan_in = parameter.shape
+    return values * math.sqrt(2.0 / (fan_in + fan_out))
+
+
+def _named_normal(name: str, parameter: Tensor, seed: int) -> Tensor:
+    rows = torch.arange(math.ceil(parameter.numel() / 4), device=parameter.device)
+    key = rng.key(seed, "initialize", sample_id=name).to(parameter.device)
+    values = rng.normal_rows(key, rows, 4).flatten()[: parameter.numel()]
+    return values.view(parameter.shape)

@@ -1,0 +1,1 @@
+"""What a network learns: preconditioning, noise, weights and loss as separate units."""

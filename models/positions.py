@@ -1,0 +1,50 @@
+"""Rotary positions in three dimensions, with time in seconds.
+
+Su et al. 2021 (RoFormer, eq. 34) for one dimension; the split of the head over (t, h, w) and the
+time scaled by the frame rate follow Cosmos (Agarwal et al. 2025, section 5.1.1).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from models.pack import PackLayout
+
+
+class RotaryPositions3D(nn.Module):
+    """Cosine and sine for every token of a pack.
+
+    Of a head of size D, h and w take 2*floor(D/6) each and t the rest. The position along time is
+    the latent frame's index times `base_fps / fps`, so that equal seconds turn by equal angles
+    whatever the frame rate. A single image lies at time 0.
+    """
+
+    def __init__(self, head_dim: int, base_fps: float = 24.0, theta: float = 10_000.0) -> None:
+        super().__init__()
+        if head_dim % 2 or head_dim < 6:
+            raise ValueError(f"head_dim must be even and at least 6 for 3D rotary, got {head_dim}")
+        self.base_fps = base_fps
+        dim_hw = 2 * (head_dim // 6)
+        dim_t = head_dim - 2 * dim_hw
+        self.dims = (dim_t // 2, dim_hw // 2, dim_hw // 2)
+        frequencies = [theta ** -(torch.arange(n, dtype=torch.float64) / n) for n in self.dims]
+        self.register_buffer("frequencies", torch.cat(frequencies), persistent=False)
+
+    def forward(self, layout: PackLayout, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """`cos, sin`, each `[N, 1, D]` to broadcast over heads."""
+        position = layout.coordinates.double()
+        fps = layout.fps.double()
+        per_second = torch.where(fps > 0, self.base_fps / fps.clamp(min=1e-6), 1.0)
+        time = position[:, :1] * layout.spread(per_second).unsqueeze(-1)
+        parts = [time, position[:, 1:2], position[:, 2:3]]
+        angle = torch.cat(
+            [p.expand(-1, n) for p, n in zip(parts, self.dims, strict=True)], dim=-1
+        ) * self.frequencies.to(position)
+        angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
+        return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns `x [N, H, D]`; the pair of feature i is feature i + D/2."""
+    half = x.shape[-1] // 2
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+    return x * cos + turned * sin

@@ -1,0 +1,64 @@
+"""What a checkpoint carries along so that its network can be built again."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.errors import DataError
+from models.dit import DiT, DiTConfig
+from models.encoding import Encoding
+from models.objectives.edm import EDMConfig
+from models.text.hashed import HashedTextConfig, HashedTextEncoder
+from models.tokenizers.base import VideoTokenizer
+from models.tokenizers.wavelet import WaveletTokenizer
+
+
+@dataclass(kw_only=True)
+class ModelSpec:
+    """Shape of the network, objective, text encoder, and the video it was trained on."""
+
+    model: DiTConfig
+    objective: EDMConfig
+    text: HashedTextConfig
+    num_frames: int
+    width: int
+    height: int
+    fps: float
+    """Frames per second of the training windows."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> "ModelSpec":
+        """Raises `DataError` where a part is missing or unknown."""
+        try:
+            parts = {
+                "model": DiTConfig(**raw["model"]),
+                "objective": EDMConfig(**raw["objective"]),
+                "text": HashedTextConfig(**raw["text"]),
+            }
+            return cls(**{**raw, **parts})
+        except (KeyError, TypeError) as error:
+            raise DataError(f"the checkpoint's model description is damaged: {error}") from error
+
+    def encoding(self, tokenizer: VideoTokenizer, device: torch.device) -> Encoding:
+        return Encoding(
+            tokenizer=tokenizer,
+            text=HashedTextEncoder(self.text),
+            patch=self.model.patch_size,
+            sigma_data=self.objective.sigma_data,
+            device=device,
+        )
+
+    def network(self, encoding: Encoding) -> DiT:
+        """A network of this shape, on the encoding's device, with weights yet to be filled."""
+        with encoding.device:
+            return DiT(self.model, token_dim=encoding.token_dim, text_dim=encoding.text.dim)
+
+
+def load_tokenizer(folder: Path, device: torch.device) -> WaveletTokenizer:
+    """The tokenizer saved in `folder`, on `device`. Raises `DataError` naming what is wrong."""
+    return WaveletTokenizer.load(folder).to(device)

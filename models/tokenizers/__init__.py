@@ -1,0 +1,1 @@
+"""Pixels to latents and back."""

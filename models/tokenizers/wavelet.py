@@ -1,0 +1,159 @@
+"""Our causal 3D tokenizer: a Haar front, a fitted projection, and a causal convolutional decoder.
+
+Encoding is linear. Blocks of 4x8x8 pixels go through the orthonormal Haar transform, then onto
+the leading principal directions of the coefficients, then to unit variance per channel. Decoding
+inverts that and adds what a small causal convolutional network recovers from neighbouring blocks,
+which no linear block transform can. `fit.py` makes both halves from footage.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from common.errors import ConfigError, DataError
+from models.tokenizers import haar
+
+
+@dataclass(kw_only=True)
+class WaveletConfig:
+    """Compression and size of the tokenizer."""
+
+    temporal: int = 4
+    spatial: int = 8
+    channels: int = 16
+    decoder_width: int = 96
+    decoder_blocks: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("temporal", "spatial"):
+            value = getattr(self, name)
+            if value < 1 or value & (value - 1):
+                raise ConfigError(f"tokenizer.{name} must be a power of two, got {value}")
+        most = 3 * self.temporal * self.spatial**2
+        if not 1 <= self.channels <= most:
+            raise ConfigError(f"tokenizer.channels must be 1 to {most}, got {self.channels}")
+
+
+class CausalConv3d(nn.Module):
+    """A convolution over (t, h, w) that sees this frame and the one before it, never a later one.
+
+    Before the first frame stands the first frame itself.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(channels_in, channels_out, (2, 3, 3), padding=(0, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.pad(x, (0, 0, 0, 0, 1, 0), mode="replicate"))
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = CausalConv3d(width, width)
+        self.second = CausalConv3d(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.gelu(self.first(F.gelu(x))))
+
+
+class Refiner(nn.Module):
+    """Latents `[B, C, t, h, w]` to a correction of the Haar coefficients `[B, K, t, h, w]`."""
+
+    def __init__(self, channels: int, width: int, blocks: int, coefficients: int) -> None:
+        super().__init__()
+        self.enter = CausalConv3d(channels, width)
+        self.blocks = nn.ModuleList(ResidualBlock(width) for _ in range(blocks))
+        self.leave = nn.Conv3d(width, coefficients, 1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        x = self.enter(z)
+        for block in self.blocks:
+            x = block(x)
+        return self.leave(F.gelu(x))
+
+
+class WaveletTokenizer(nn.Module):
+    """See `models.tokenizers.base.VideoTokenizer` for the contract."""
+
+    mean: Tensor
+    basis: Tensor
+    std: Tensor
+    matrix: Tensor
+
+    def __init__(self, config: WaveletConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.temporal, self.spatial = config.temporal, config.spatial
+        self.channels = config.channels
+        k = 3 * config.temporal * config.spatial**2
+        self.register_buffer("mean", torch.zeros(k))
+        self.register_buffer("basis", torch.zeros(config.channels, k))
+        self.register_buffer("std", torch.ones(config.channels))
+        matrix = haar.block_matrix(config.temporal, config.spatial)
+        self.register_buffer("matrix", matrix, persistent=False)
+        self.refiner = Refiner(config.channels, config.decoder_width, config.decoder_blocks, k)
+
+    def coefficients(self, frames: Tensor) -> Tensor:
+        """`uint8 [T, H, W, 3]` to Haar coefficients `[K, t, h, w]`."""
+        num_frames, height, width, _ = frames.shape
+        if (num_frames - 1) % self.temporal or height % self.spatial or width % self.spatial:
+            raise ValueError(
+                f"{num_frames} frames of {width}x{height} cannot be tokenized: frames must be 1 "
+                f"plus a multiple of {self.temporal}, sides multiples of {self.spatial}"
+            )
+        video = frames.to(self.mean.device).permute(3, 0, 1, 2).float() / 127.5 - 1
+        return haar.forward(video, self.temporal, self.spatial, self.matrix)
+
+    def project(self, coefficients: Tensor) -> Tensor:
+        """Coefficients `[K, t, h, w]` to latents `[C, t, h, w]`."""
+        centred = coefficients - self.mean[:, None, None, None]
+        return torch.einsum("ck,kthw->cthw", self.basis / self.std[:, None], centred)
+
+    def unproject(self, latents: Tensor) -> Tensor:
+        """Latents to coefficients, both linear and refined parts: the inverse of `project`."""
+        linear = torch.einsum("ck,cthw->kthw", self.basis * self.std[:, None], latents)
+        return linear + self.mean[:, None, None, None] + self.refiner(latents[None])[0]
+
+    @torch.no_grad()
+    def encode(self, frames: Tensor) -> Tensor:
+        """`uint8 [T, H, W, 3]` to `float32 [C, t, h, w]`."""
+        return self.project(self.coefficients(frames))
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """`float32 [C, t, h, w]` to `uint8 [T, H, W, 3]`."""
+        coefficients = self.unproject(latents.to(self.mean))
+        video = haar.inverse(coefficients, self.temporal, self.spatial, self.matrix)
+        pixels = ((video + 1) * 127.5).round().clamp(0, 255)
+        return pixels.to(torch.uint8).permute(1, 2, 3, 0).contiguous()
+
+    def save(self, folder: Path) -> None:
+        """Writes `config.json` and `model.safetensors` into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {"kind": "wavelet", **asdict(self.config)}
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        state = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(state, folder / "model.safetensors")
+
+    @classmethod
+    def load(cls, folder: Path) -> "WaveletTokenizer":
+        """Reads what `save` wrote. Raises `DataError` naming the folder."""
+        try:
+            raw = json.loads((folder / "config.json").read_text())
+            if raw.pop("kind", None) != "wavelet":
+                raise DataError(f"{folder} does not hold a wavelet tokenizer")
+            tokenizer = cls(WaveletConfig(**raw))
+            tokenizer.load_state_dict(load_file(folder / "model.safetensors"))
+        except FileNotFoundError as error:
+            raise DataError(f"no tokenizer in {folder}: {error.filename} is missing") from None
+        except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
+            raise DataError(f"the tokenizer in {folder} is damaged: {error}") from error
+        return tokenizer.eval().requires_grad_(False)

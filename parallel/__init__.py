@@ -1,0 +1,1 @@
+"""How a model is spread over ranks, and how its state is stored."""

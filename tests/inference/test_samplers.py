@@ -1,0 +1,105 @@
+"""Wiring tier: the samplers against Gaussian data, whose denoiser is known exactly."""
+
+import math
+
+import pytest
+import torch
+
+from common.errors import ConfigError
+from inference.config import GenerateConfig, SamplerConfig
+from inference.guidance import guided
+from inference.samplers import euler, heun, karras_sigmas
+from models.objectives.edm import EDMPrecondition
+from models.objectives.loss import Denoiser
+from models.pack import PackLayout
+
+STD = 0.5
+
+
+def exact(x, sigma):
+    """E[clean | x] for clean ~ N(0, STD^2)."""
+    return x * STD**2 / (STD**2 + sigma**2)
+
+
+def truth(x, sigma_from, sigma_to):
+    """The ODE's solution: x scales as the standard deviation of noisy data."""
+    return x * math.sqrt((STD**2 + sigma_to**2) / (STD**2 + sigma_from**2))
+
+
+def error(sampler, num_steps):
+    sigmas = karras_sigmas(num_steps, 0.02, 10.0, 7.0)[:-1]
+    x = torch.tensor([3.0, -7.0], dtype=torch.float64)
+    wanted = truth(x, sigmas[0], sigmas[-1])
+    return float((sampler(exact, x, sigmas, None) - wanted).abs().max())
+
+
+def test_orders_of_convergence():
+    # Halving the step divides the error by 2 to the order: Euler 1, Heun 2. A Heun whose
+    # correction looks at the old point would behave as Euler.
+    def order(sampler):
+        return math.log2(error(sampler, 64) / error(sampler, 128))
+
+    assert 0.85 < order(euler) < 1.15
+    assert 1.8 < order(heun) < 2.3
+    assert error(heun, 32) < error(euler, 128)
+
+
+def test_samples_have_the_data_s_spread():
+    torch.manual_seed(0)
+    sigmas = karras_sigmas(40, 0.002, 80.0, 7.0)
+    x = torch.randn(20_000) * sigmas[0]
+    out = heun(exact, x, sigmas)
+    assert abs(out.std() - STD) < 0.012
+    assert out.dtype == x.dtype
+
+
+def test_number_of_evaluations_and_steps():
+    calls, steps = [], []
+
+    def counting(x, sigma):
+        calls.append(sigma)
+        return exact(x, sigma)
+
+    sigmas = karras_sigmas(5, 0.1, 10.0, 7.0)
+    heun(counting, torch.ones(1), sigmas, steps.append)
+    assert len(calls) == 2 * 5 - 1 and min(calls) > 0
+    assert steps == [1, 2, 3, 4, 5]
+
+
+def test_karras_schedule():
+    sigmas = karras_sigmas(18, 0.002, 80.0, 7.0)
+    assert sigmas[0] == pytest.approx(80) and sigmas[-2] == pytest.approx(0.002)
+    assert sigmas[-1] == 0 and sorted(sigmas, reverse=True) == sigmas and len(sigmas) == 19
+
+
+def test_guidance_is_one_call_of_two_packs():
+    calls = []
+
+    def network(x, c_noise, text, layout):
+        # Says how much text each token's sample has.
+        calls.append(layout)
+        lens = torch.tensor(layout.lens_text, dtype=x.dtype)
+        return layout.spread(lens)[:, None].expand_as(x)
+
+    layout = PackLayout.build([(1, 1, 2), (2, 1, 1)], [3, 5], torch.tensor([0.0, 24.0]))
+    text, x = torch.zeros(8, 4), torch.zeros(4, 2)
+    denoiser = Denoiser(network, EDMPrecondition(0.5))
+    c_out = EDMPrecondition(0.5)(torch.tensor(2.0)).c_out
+    for scale in (0.0, 1.0, 3.0):
+        calls.clear()
+        out = guided(denoiser, text, layout, scale)(x, 2.0)
+        expected = scale * torch.tensor([3.0, 3, 5, 5]) * c_out
+        torch.testing.assert_close(out[:, 0], expected)
+        assert len(calls) == 1
+    assert calls[0].lens_text == (3, 5, 0, 0) and calls[0].fps.tolist() == [0, 24, 0, 24]
+
+
+def test_bad_requests_name_the_mend():
+    with pytest.raises(ConfigError, match="sampler.name=hun is not known.*heun"):
+        SamplerConfig(name="hun")
+    with pytest.raises(ConfigError, match="sigma_min=90"):
+        SamplerConfig(sigma_min=90)
+    with pytest.raises(ConfigError, match="must end in .mp4"):
+        GenerateConfig(checkpoint="x", prompt="y", output="z.avi")
+    with pytest.raises(ConfigError, match="num_frames must be positive, got 0"):
+        GenerateConfig(checkpoint="x", prompt="y", output="z.mp4", num_frames=0)

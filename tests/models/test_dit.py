@@ -1,0 +1,184 @@
+"""Wiring tier: the DiT against what its parts promise, in double precision."""
+
+import pytest
+import torch
+
+from common.errors import ConfigError
+from models.attention import local_attention
+from models.dit import DiT, DiTConfig
+from models.initialize import initialize
+from models.layers import PlainLinears
+from models.pack import PackLayout
+from models.positions import RotaryPositions3D, rotate
+
+GRIDS = [(3, 2, 4), (1, 4, 2), (2, 2, 2)]
+LENS_TEXT = [3, 0, 5]
+
+
+def make_model(**overrides) -> DiT:
+    config = DiTConfig(**{"hidden_size": 48, "num_layers": 2, "num_heads": 4, **overrides})
+    model = DiT(config, token_dim=12, text_dim=16).double()
+    initialize(model, seed=1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Away from the zero start, where nothing could be told apart.
+            if name.endswith(("modulation.weight", "modulation.bias", "project.weight", "null")):
+                parameter.add_(torch.randn(parameter.shape, dtype=torch.float64) * 0.3)
+    return model
+
+
+def make_pack():
+    torch.manual_seed(0)
+    layout = PackLayout.build(GRIDS, LENS_TEXT, torch.tensor([24.0, 0.0, 12.0]))
+    x = torch.randn(layout.num_tokens, 12, dtype=torch.float64)
+    text = torch.randn(sum(LENS_TEXT), 16, dtype=torch.float64)
+    return x, torch.tensor([-0.5, 0.1, 0.7], dtype=torch.float64), text, layout
+
+
+def test_a_pack_is_its_samples_alone():
+    torch.manual_seed(3)
+    model = make_model()
+    x, c_noise, text, layout = make_pack()
+    packed = model(x, c_noise, text, layout)
+    texts = text.split(LENS_TEXT)
+    alone = [
+        model(
+            piece,
+            c_noise[i : i + 1],
+            texts[i],
+            PackLayout.build([GRIDS[i]], [LENS_TEXT[i]], layout.fps[i : i + 1]),
+        )
+        for i, piece in enumerate(x.split(layout.lens))
+    ]
+    torch.testing.assert_close(packed, torch.cat(alone), atol=1e-12, rtol=0)
+
+
+def test_order_in_the_pack_does_not_matter():
+    torch.manual_seed(3)
+    model = make_model()
+    x, c_noise, text, layout = make_pack()
+    order = [2, 0, 1]
+    parts, texts = x.split(layout.lens), text.split(LENS_TEXT)
+    other = PackLayout.build(
+        [GRIDS[i] for i in order], [LENS_TEXT[i] for i in order], layout.fps[order]
+    )
+    out = model(
+        torch.cat([parts[i] for i in order]),
+        c_noise[order],
+        torch.cat([texts[i] for i in order]),
+        other,
+    )
+    expected = model(x, c_noise, text, layout).split(layout.lens)
+    torch.testing.assert_close(out, torch.cat([expected[i] for i in order]), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("part", ["noise", "fps", "text", "null"])
+def test_conditioning_reaches_its_own_sample_only(part):
+    torch.manual_seed(3)
+    model = make_model()
+    x, c_noise, text, layout = make_pack()
+    before = model(x, c_noise, text, layout).split(layout.lens)
+    if part == "noise":
+        c_noise, touched = c_noise + torch.tensor([0, 0, 0.3]), {2}
+    elif part == "fps":
+        layout, touched = PackLayout.build(GRIDS, LENS_TEXT, torch.tensor([30.0, 0.0, 12.0])), {0}
+    elif part == "text":
+        text, touched = text + torch.tensor([1.0] * 3 + [0.0] * 5)[:, None], {0}
+    else:
+        model.text.null.data += 1.0
+        touched = {1}
+    after = model(x, c_noise, text, layout).split(layout.lens)
+    moved = {i for i in range(3) if (after[i] - before[i]).abs().max() > 1e-6}
+    same = {i for i in range(3) if torch.equal(after[i], before[i])}
+    assert moved == touched
+    assert same == {0, 1, 2} - touched
+
+
+def test_starts_by_predicting_zero():
+    model = DiT(DiTConfig(hidden_size=48, num_layers=2, num_heads=4), token_dim=12, text_dim=16)
+    initialize(model, seed=0)
+    x, c_noise, text, layout = make_pack()
+    out = model(x.float(), c_noise.float(), text.float(), layout)
+    assert torch.equal(out, torch.zeros_like(out))
+
+
+def test_initial_weights_depend_on_seed_and_name_only():
+    config = DiTConfig(hidden_size=48, num_layers=3, num_heads=4)
+    one, two = (DiT(config, token_dim=12, text_dim=16) for _ in range(2))
+    initialize(one, seed=5)
+    torch.manual_seed(99)
+    initialize(two, seed=5)
+    weights = dict(one.named_parameters())
+    assert all(torch.equal(weights[name], p) for name, p in two.named_parameters())
+    deeper = DiT(DiTConfig(hidden_size=48, num_layers=2, num_heads=4), token_dim=12, text_dim=16)
+    initialize(deeper, seed=5)
+    assert all(torch.equal(weights[name], p) for name, p in deeper.named_parameters())
+    matrix = weights["blocks.0.mlp.up.weight"]
+    assert abs(matrix.std() - (2 / (48 + 192)) ** 0.5) < 0.01
+    assert not torch.equal(matrix, weights["blocks.1.mlp.up.weight"])
+
+
+def test_linears_and_attention_are_injected():
+    made, called = [], []
+
+    class Counting(PlainLinears):
+        def column(self, in_features, out_features, *, bias):
+            made.append("column")
+            return super().column(in_features, out_features, bias=bias)
+
+        def row(self, in_features, out_features, *, bias):
+            made.append("row")
+            return super().row(in_features, out_features, bias=bias)
+
+    def attention(q, k, v, layout):
+        called.append(q.shape)
+        return local_attention(q, k, v, layout)
+
+    config = DiTConfig(hidden_size=48, num_layers=2, num_heads=4)
+    model = DiT(config, token_dim=12, text_dim=16, attention=attention, linears=Counting())
+    x, c_noise, text, layout = make_pack()
+    model(x.float(), c_noise.float(), text.float(), layout)
+    # A block: q, k, v of two attentions and the MLP's first; their two outputs and its second.
+    assert made.count("column") == 2 * 7 and made.count("row") == 2 * 3
+    assert called == [(layout.num_tokens, 4, 12)] * 4
+
+
+def test_rotary_scores_depend_on_differences_in_seconds():
+    positions = RotaryPositions3D(head_dim=24, base_fps=24.0)
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 1, 24, dtype=torch.float64), torch.randn(1, 1, 24, dtype=torch.float64)
+
+    def score(grid, fps, a, b):
+        layout = PackLayout.build([grid], [0], torch.tensor([fps]))
+        cos, sin = positions(layout, torch.float64)
+        place = {tuple(c): i for i, c in enumerate(layout.coordinates.tolist())}
+        i, j = place[a], place[b]
+        return (rotate(q, cos[i], sin[i]) * rotate(k, cos[j], sin[j])).sum()
+
+    base = score((4, 3, 3), 24.0, (2, 1, 1), (1, 2, 0))
+    assert torch.isclose(base, score((4, 3, 3), 24.0, (3, 0, 2), (2, 1, 1)), atol=1e-12)
+    assert not torch.isclose(base, score((4, 3, 3), 24.0, (3, 1, 1), (1, 2, 0)), atol=1e-4)
+    # Two frames at 48 per second last as long as one at 24.
+    twice = score((5, 3, 3), 48.0, (4, 1, 1), (2, 2, 0))
+    assert torch.isclose(base, twice, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"hidden_size": 50}, "hidden_size=50 is not divisible by model.num_heads=4"),
+        ({"hidden_size": 20}, "even head size of at least 6"),
+        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"patch": [1, 2]}, "three positive sizes"),
+    ],
+)
+def test_impossible_shapes_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        DiTConfig(**{"hidden_size": 48, "num_heads": 4, **overrides})
+
+
+def test_text_of_another_length_is_refused():
+    model = make_model()
+    x, c_noise, text, layout = make_pack()
+    with pytest.raises(ValueError, match="text holds 7 tokens, the layout says 8"):
+        model(x, c_noise, text[:-1], layout)

@@ -1,0 +1,1 @@
+"""The trainer: step, optimizer, EMA, metrics, validation, resume."""

@@ -1,0 +1,147 @@
+"""What can be asked of `vfm pretrain`. Every section sits beside what it configures."""
+
+from dataclasses import dataclass, field
+
+from common.errors import ConfigError, nearest
+from dataloading.config import LoaderConfig
+from inference.config import SamplerConfig
+from models.dit import DiTConfig
+from models.objectives.edm import EDMConfig
+from models.text.hashed import HashedTextConfig
+from models.tokenizers.wavelet import WaveletConfig
+
+PRECISIONS = ("fp32", "bf16")
+WANDB_MODES = ("offline", "online", "disabled")
+
+
+@dataclass(kw_only=True)
+class OptimizerConfig:
+    """AdamW, warm-up, and then a constant rate or a cosine to zero at the last step."""
+
+    lr: float = 1e-4
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    warmup_steps: int = 100
+    schedule: str = "constant"
+    clip_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0:
+            raise ConfigError(f"optimizer.lr must be positive, got {self.lr}")
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise ConfigError(f"optimizer.betas must be two numbers in [0, 1), got {self.betas}")
+        if self.warmup_steps < 0:
+            raise ConfigError(
+                f"optimizer.warmup_steps must not be negative, got {self.warmup_steps}"
+            )
+        if self.schedule not in ("constant", "cosine"):
+            raise ConfigError(
+                f"optimizer.schedule={self.schedule} is not known; choose constant or cosine"
+            )
+        if self.clip_grad_norm <= 0:
+            raise ConfigError(
+                f"optimizer.clip_grad_norm must be positive, got {self.clip_grad_norm}"
+            )
+
+
+@dataclass(kw_only=True)
+class TokenizerSettings:
+    """A saved tokenizer by `path`, or one that is fitted to the training footage at the start."""
+
+    path: str | None = None
+    fit: WaveletConfig = field(default_factory=WaveletConfig)
+    fit_videos: int = 128
+    """Training windows that the fit sees, at most."""
+    fit_steps: int = 100
+    """Training steps of its decoder."""
+
+    def __post_init__(self) -> None:
+        if self.fit_videos < 1:
+            raise ConfigError(f"tokenizer.fit_videos must be at least 1, got {self.fit_videos}")
+        if self.fit_steps < 0:
+            raise ConfigError(f"tokenizer.fit_steps must not be negative, got {self.fit_steps}")
+
+
+@dataclass(kw_only=True)
+class ValidationConfig:
+    """Denoising error on held-out windows, at fixed noise levels and fixed noise."""
+
+    every: int = 100
+    sigmas: list[float] = field(default_factory=lambda: [0.1, 0.3, 1.0, 3.0, 10.0])
+    max_packs: int = 16
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"validation.every must be at least 1, got {self.every}")
+        if not self.sigmas or min(self.sigmas) <= 0:
+            raise ConfigError(
+                f"validation.sigmas must be positive and at least one, got {self.sigmas}"
+            )
+        if self.max_packs < 1:
+            raise ConfigError(f"validation.max_packs must be at least 1, got {self.max_packs}")
+
+
+@dataclass(kw_only=True)
+class SamplesConfig:
+    """Videos generated during training, for eyes. `every: 0` makes none."""
+
+    every: int = 0
+    count: int = 4
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+
+
+@dataclass(kw_only=True)
+class WandbConfig:
+    """Weights & Biases; `offline` needs no account and no network."""
+
+    mode: str = "offline"
+    project: str = "vfm"
+
+    def __post_init__(self) -> None:
+        if self.mode not in WANDB_MODES:
+            raise ConfigError(
+                f"wandb.mode={self.mode} is not known{nearest(self.mode, WANDB_MODES)}; "
+                f"choose one of {', '.join(WANDB_MODES)}"
+            )
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """A pretraining run. `output` is the run's folder; the same command on it goes on."""
+
+    data: LoaderConfig
+    output: str
+    steps: int = 10_000
+    seed: int = 0
+    packs_per_step: int = 1
+    text_dropout: float = 0.1
+    ema_decay: float = 0.999
+    precision: str = "fp32"
+    device: str = "auto"
+    checkpoint_every: int = 500
+    keep_checkpoints: int = 2
+    model: DiTConfig = field(default_factory=DiTConfig)
+    objective: EDMConfig = field(default_factory=EDMConfig)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    text: HashedTextConfig = field(default_factory=HashedTextConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    samples: SamplesConfig = field(default_factory=SamplesConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "packs_per_step", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.keep_checkpoints < 1:
+            raise ConfigError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
+        if not 0 <= self.text_dropout < 1:
+            raise ConfigError(f"text_dropout must lie in [0, 1), got {self.text_dropout}")
+        if not 0 <= self.ema_decay < 1:
+            raise ConfigError(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
+        if self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"precision={self.precision} is not known; choose one of {', '.join(PRECISIONS)}"
+            )

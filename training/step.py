@@ -1,0 +1,70 @@
+"""One training step: packs in, weighted denoising loss, gradients out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common import rng
+from dataloading.batch import Batch
+from models.encoding import Encoding
+from models.objectives.loss import Network, Objective, token_noise
+from models.pack import PackLayout
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch on the device, in the form that networks take."""
+
+    clean: Tensor
+    text: Tensor
+    layout: PackLayout
+    sample_ids: list[str]
+    loss_mask: Tensor | None
+
+
+def prepare(batch: Batch, encoding: Encoding, dropped: Sequence[bool]) -> Prepared:
+    """Encodes frames and captions. Samples that are `dropped` lose their text (for guidance)."""
+    if batch.frames is None:
+        raise ValueError("this trainer encodes frames; the batch holds none")
+    kept = ["" if drop else caption for caption, drop in zip(batch.captions, dropped, strict=True)]
+    text, lens_text = encoding.texts(kept)
+    layout = PackLayout.build(batch.grid.tolist(), lens_text, batch.fps.to(encoding.device))
+    clean = encoding.tokens(batch.frames)
+    if clean.shape[0] != batch.num_tokens:
+        raise ValueError(f"the plan says {batch.num_tokens} tokens, encoding {clean.shape[0]}")
+    mask = None if batch.loss_mask is None else batch.loss_mask.to(encoding.device)
+    return Prepared(clean, text, layout, batch.sample_ids, mask)
+
+
+def drop_text(seed: int, step: int, sample_ids: list[str], probability: float) -> list[bool]:
+    """Which samples lose their text in this step: a function of (seed, step, sample) alone."""
+    keys = rng.keys(seed, "text_dropout", step=step, sample_ids=sample_ids)
+    return (
+        rng.uniform(keys, torch.zeros(len(sample_ids), dtype=torch.int64)) < probability
+    ).tolist()
+
+
+def draws(objective: Objective, seed: int, step: int, prepared: Prepared) -> tuple[Tensor, Tensor]:
+    """Noise levels `[n]` and noise `[N, p]` of this step."""
+    ids, device = prepared.sample_ids, prepared.clean.device
+    sigma = objective.noise.sample(rng.keys(seed, "sigma", step=step, sample_ids=ids).to(device))
+    keys = rng.keys(seed, "noise", step=step, sample_ids=ids).to(device)
+    return sigma, token_noise(keys, prepared.layout, prepared.clean.shape[1])
+
+
+def weighted_loss(
+    network: Network, objective: Objective, prepared: Prepared, sigma: Tensor, noise: Tensor
+) -> Tensor:
+    """Sum over the pack's tokens of weight times squared error, a scalar."""
+    error = objective.errors(network, prepared.clean, sigma, noise, prepared.text, prepared.layout)
+    weighted = prepared.layout.spread(objective.weight(sigma)) * error
+    if prepared.loss_mask is not None:
+        weighted = weighted * prepared.loss_mask
+    return weighted.sum()
+
+
+def num_loss_tokens(batches: Sequence[Batch]) -> int:
+    """Tokens that count in the loss of a step, over all its packs."""
+    return sum(b.num_tokens if b.loss_mask is None else int(b.loss_mask.sum()) for b in batches)

@@ -1,0 +1,279 @@
+"""The training loop: resumes by itself, stops cleanly, and computes the same whatever happens.
+
+Everything random is a function of (seed, step, sample), the order of samples is the loader's
+state, and the rest lies in the checkpoint. A run that was killed and continued gives the same
+weights and losses, bit for bit, as one that was not.
+"""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+
+import torch
+from rich.console import Console
+
+from common.errors import ConfigError, VfmError
+from common.media import write_video
+from dataloading.batch import Batch
+from dataloading.loader import PackedLoader
+from inference.generate import VideoShape, generate
+from inference.loading import Generator
+from models.encoding import choose_device
+from models.initialize import initialize
+from models.objectives.loss import Objective
+from models.tokenizers.base import mean_psnr_db
+from parallel import checkpoint
+from parallel.topology import Topology
+from training.config import TrainConfig
+from training.ema import EMA
+from training.metrics import Metrics
+from training.optimizer import (
+    expected_tensors,
+    learning_rate,
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+)
+from training.progress import RunProgress
+from training.run_folder import RunFolder
+from training.setup import compression_of, get_tokenizer, make_spec
+from training.step import draws, drop_text, num_loss_tokens, prepare, weighted_loss
+from training.validation import validate
+
+
+class TrainingError(VfmError):
+    """Training cannot go on, though the request was well formed."""
+
+
+class Trainer:
+    """One pretraining run in `config.output`.
+
+    Raises `ConfigError` or `DataError` before any work where the request cannot be carried out.
+    """
+
+    def __init__(
+        self, config: TrainConfig, config_yaml: str, topology: Topology, console: Console
+    ) -> None:
+        if topology.world_size > 1:
+            raise ConfigError(
+                f"{topology.world_size} processes were started; this version pretrains with one: "
+                "run `vfm pretrain` without torchrun, or with --nproc-per-node 1"
+            )
+        self.config, self.config_yaml, self.console = config, config_yaml, console
+        self.device = choose_device(config.device)
+        self.folder = RunFolder(Path(config.output))
+        self.compression = compression_of(config)
+        self.objective = Objective.from_config(config.objective)
+        self.loader = PackedLoader(config.data, self.compression, split="train")
+        self.resume_from = self.folder.open(config, config_yaml)
+        self._stop = False
+
+    def run(self) -> None:
+        """Trains up to `config.steps`; a finished run is left as it is."""
+        with self.loader, RunProgress(self.console) as self.progress:
+            self._build()
+            try:
+                if self.step == 0:
+                    self._first_look()
+                with _clean_stop(self):
+                    self._loop()
+            finally:
+                self.metrics.close()
+        if self._stop:
+            raise KeyboardInterrupt
+
+    def _build(self) -> None:
+        config = self.config
+        with self.progress.task("tokenizer", config.tokenizer.fit_steps) as on_step:
+            tokenizer = get_tokenizer(config, self.folder.tokenizer, self.device, on_step)
+        fps = config.data.fps or float(self.loader.describe()["fps"])
+        self.spec = make_spec(config, fps)
+        self.encoding = self.spec.encoding(tokenizer, self.device)
+        self.network = self.spec.network(self.encoding)
+        initialize(self.network, config.seed)
+        self.averaged = self.spec.network(self.encoding).eval().requires_grad_(False)
+        self.parameters = dict(self.network.named_parameters())
+        self.optimizer = make_optimizer(config.optimizer, self.network)
+        self.ema = EMA(self.network.named_parameters(), config.ema_decay)
+        self.step = 0
+        if self.resume_from is not None:
+            self._restore(self.resume_from)
+        kept = self.step if self.resume_from is not None else -1
+        self.metrics = Metrics(self.folder.path, config.wandb, asdict(config), kept)
+
+    def _restore(self, path: Path) -> None:
+        state = checkpoint.read_state(path)
+        self.step = state["step"]
+        model = checkpoint.read_tensors(path, "model", self.parameters)
+        optimizer = checkpoint.read_tensors(path, "optimizer", expected_tensors(self.parameters))
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(model[name])
+        load_optimizer_tensors(self.optimizer, self.parameters, optimizer)
+        self.ema.load(checkpoint.read_tensors(path, "ema", self.ema.shadow))
+        self.loader.load_state_dict(state["loader"])
+        self.console.print(f"goes on from step {self.step} ({path})")
+
+    def _first_look(self) -> None:
+        """What the tokenizer can do, and how an untrained network does, on held-out windows."""
+        videos = [v for b in self._validation_packs() for v in b.frames or []]
+        if videos:
+            psnr = mean_psnr_db(self.encoding.tokenizer, videos)
+            self.metrics.log(0, tokenizer_psnr_db=psnr, tokenizer_windows=len(videos))
+        self._validate()
+
+    def _loop(self) -> None:
+        config = self.config
+        packs = iter(self.loader)
+        with self.progress.training(self.step, config.steps) as report:
+            while self.step < config.steps and not self._stop:
+                began = time.perf_counter()
+                batches = list(islice(packs, config.packs_per_step))
+                loss, grad_norm, lr = self._step(batches)
+                self.step += 1
+                num_tokens = sum(b.num_tokens for b in batches)
+                tokens_per_s = num_tokens / (time.perf_counter() - began)
+                self.metrics.log(
+                    self.step,
+                    loss=loss,
+                    grad_norm=grad_norm,
+                    lr=lr,
+                    num_tokens=num_tokens,
+                    num_samples=sum(b.num_samples for b in batches),
+                    tokens_per_s=round(tokens_per_s, 1),
+                )
+                report(self.step, loss, tokens_per_s)
+                self._periodically()
+
+    def _step(self, batches: list[Batch]) -> tuple[float, float, float]:
+        """One optimizer step: loss before it, gradient norm before clipping, learning rate."""
+        config, step = self.config, self.step
+        lr = learning_rate(config.optimizer, step, config.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.zero_grad(set_to_none=True)
+        total, num_tokens = 0.0, num_loss_tokens(batches)
+        for batch in batches:
+            dropped = drop_text(config.seed, step, batch.sample_ids, config.text_dropout)
+            prepared = prepare(batch, self.encoding, dropped)
+            sigma, noise = draws(self.objective, config.seed, step, prepared)
+            with self._autocast():
+                loss = weighted_loss(self.network, self.objective, prepared, sigma, noise)
+            (loss / num_tokens).backward()
+            total += float(loss.detach())
+        grad_norm = float(
+            torch.nn.utils.clip_grad_norm_(
+                self.network.parameters(), config.optimizer.clip_grad_norm
+            )
+        )
+        if not torch.tensor([total, grad_norm]).isfinite().all():
+            ids = [i for b in batches for i in b.sample_ids]
+            raise TrainingError(
+                f"step {step + 1}: loss {total / num_tokens}, gradient norm {grad_norm} "
+                f"(samples {', '.join(ids[:8])}); lower optimizer.lr={config.optimizer.lr} or "
+                f"raise optimizer.warmup_steps={config.optimizer.warmup_steps}, and run the same "
+                "command into another output"
+            )
+        self.optimizer.step()
+        self.ema.update(self.parameters, step + 1)
+        return total / num_tokens, grad_norm, lr
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.config.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def _periodically(self) -> None:
+        config, last = self.config, self.step == self.config.steps
+        if last or self.step % config.validation.every == 0:
+            self._validate()
+        if config.samples.every and (last or self.step % config.samples.every == 0):
+            self._sample()
+        # Last of all, so that what a checkpoint's step has logged is whole when it is found.
+        if last or self._stop or self.step % config.checkpoint_every == 0:
+            self._save()
+
+    def _validation_packs(self) -> Iterator[Batch]:
+        with PackedLoader(self.config.data, self.compression, split="val") as loader:
+            yield from islice(loader, self.config.validation.max_packs)
+
+    def _validate(self) -> None:
+        self.ema.copy_to(self.averaged)
+        sigmas = self.config.validation.sigmas
+        with self._autocast():
+            result = validate(
+                self.averaged, self.objective, self.encoding, self._validation_packs(), sigmas
+            )
+        if result.num_windows:
+            per_sigma = {f"{s:g}": v for s, v in result.per_sigma.items()}
+            self.metrics.log(self.step, val_loss=result.loss, val_per_sigma=per_sigma)
+            self.progress.note(f"step {self.step}: held-out denoising error {result.loss:.4f}")
+
+    def _sample(self) -> None:
+        """Videos for the first captions of the validation set."""
+        config = self.config.samples
+        captions = [c for b in self._validation_packs() for c in b.captions if c]
+        prompts = list(dict.fromkeys(captions))[: config.count]
+        if not prompts:
+            return
+        self.ema.copy_to(self.averaged)
+        generator = Generator.around(self.averaged, self.encoding, self.spec, self.step)
+        shape = VideoShape(
+            num_frames=self.spec.num_frames,
+            width=self.spec.width,
+            height=self.spec.height,
+            fps=self.spec.fps,
+        )
+        made = generate(generator, prompts, shape, config.sampler, seed=self.config.seed)
+        folder = self.folder.samples / f"step-{self.step:08d}"
+        videos = {}
+        for i, (prompt, video) in enumerate(zip(prompts, made, strict=True)):
+            videos[prompt] = folder / f"{i}.mp4"
+            write_video(videos[prompt], video.frames.numpy(), fps=self.spec.fps)
+        self.metrics.log_videos(self.step, videos)
+
+    def _save(self) -> None:
+        self.metrics.sync()
+        content = checkpoint.Checkpoint(
+            step=self.step,
+            tensors={
+                "model": self.parameters,
+                "ema": self.ema.shadow,
+                "optimizer": optimizer_tensors(self.optimizer, self.parameters),
+            },
+            state={
+                "config": asdict(self.config),
+                "loader": self.loader.state_dict(),
+                "rng": {"kind": "philox4x32-10", "seed": self.config.seed},
+                "spec": self.spec.as_json(),
+            },
+            config_yaml=self.config_yaml,
+            folders={"tokenizer": self.encoding.tokenizer.save},
+        )
+        checkpoint.save(self.folder.checkpoints, content)
+        checkpoint.keep_last(self.folder.checkpoints, self.config.keep_checkpoints)
+
+    def request_stop(self) -> None:
+        """Finish this step, save, and end."""
+        self._stop = True
+
+
+@contextmanager
+def _clean_stop(trainer: Trainer) -> Iterator[None]:
+    """Ctrl-C and SIGTERM finish the step and save; a second Ctrl-C stops at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        trainer.console.print("stopping after this step; its checkpoint is being saved")
+        trainer.request_stop()
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

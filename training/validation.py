@@ -1,0 +1,53 @@
+"""Denoising error on held-out windows, comparable between any two moments of a run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from common import rng
+from dataloading.batch import Batch
+from models.encoding import Encoding
+from models.objectives.loss import Network, Objective, token_noise
+from training.step import prepare
+
+# Noise levels and noise never depend on the run's seed, so that runs can be compared too.
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """Unweighted squared error of the denoiser, by noise level, and its mean over the levels."""
+
+    per_sigma: dict[float, float]
+    num_windows: int
+
+    @property
+    def loss(self) -> float:
+        return sum(self.per_sigma.values()) / len(self.per_sigma)
+
+
+@torch.no_grad()
+def validate(
+    network: Network,
+    objective: Objective,
+    encoding: Encoding,
+    batches: Iterable[Batch],
+    sigmas: list[float],
+) -> ValidationResult:
+    """Mean over all tokens of all windows, at each of `sigmas`, with the text given."""
+    totals = dict.fromkeys(sigmas, 0.0)
+    num_tokens = num_windows = 0
+    for batch in batches:
+        prepared = prepare(batch, encoding, [False] * batch.num_samples)
+        num_tokens += batch.num_tokens
+        num_windows += batch.num_samples
+        for i, sigma in enumerate(sigmas):
+            keys = rng.keys(_SEED, "validation", step=i, sample_ids=prepared.sample_ids)
+            noise = token_noise(keys.to(encoding.device), prepared.layout, prepared.clean.shape[1])
+            levels = torch.full((batch.num_samples,), sigma, device=encoding.device)
+            errors = objective.errors(
+                network, prepared.clean, levels, noise, prepared.text, prepared.layout
+            )
+            totals[sigma] += float(errors.sum())
+    return ValidationResult({s: t / num_tokens for s, t in totals.items()}, num_windows)
