@@ -24,7 +24,7 @@ demo: venv
 	@$(BIN)/vfm demo $(if $(VIDEOS),'videos=$(VIDEOS)')
 
 test: venv
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: venv
 	@echo "format";       $(BIN)/ruff format --check --quiet .
