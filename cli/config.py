@@ -53,7 +53,7 @@ def load(
     Args:
         command: name of the subcommand and of its YAML file.
         overrides: `KEY=VALUE` words; `GROUP=NAME` chooses a file of `configs/GROUP`;
-            `dry_run=true` is known to every command.
+            `dry_run=true` is known to every command, whether or not its schema has the field.
         schema: a keyword-only dataclass, see `cli.schema`.
         example: a command line shown where a needed value is missing.
     Raises:
@@ -120,6 +120,8 @@ def _merge(
     for key, text in (_split(word, example) for word in overrides):
         if key == "dry_run":
             dry_run = bool(_parse(key, text, bool))
+            if "dry_run" in schemas.keys(schema):
+                values.append((key, dry_run))
         elif key in groups:
             choices.append(_choice(key, text, schema))
         else:

@@ -1,30 +1,24 @@
 """Every shipped configuration is composed and built as its command's dataclass (wiring only)."""
 
+import shlex
+
 import pytest
 import yaml
 
 import cli.config
 from cli.config import CONFIGS, group_options, load
 from cli.main import command, command_names
-from cli.schema import MISSING, keys
+from cli.schema import keys
 
 COMMANDS = [name for name in command_names() if hasattr(command(name), "schema")]
 
 
-def needed(name: str) -> list[str]:
-    """Overrides that give every value which has no default."""
-    content = yaml.safe_load(cli.config.preview(name, [], command(name).schema()))
-
-    def absent(section: dict, prefix: str) -> list[str]:
-        found = []
-        for key, value in section.items():
-            if isinstance(value, dict):
-                found += absent(value, f"{prefix}{key}.")
-            elif value == MISSING:
-                found.append(f"{prefix}{key}=some/where")
-        return found
-
-    return absent(content, "")
+def examples(name: str) -> list[list[str]]:
+    """The overrides of each example in the command's help: those must work as they stand."""
+    lines = [line.strip() for line in command(name).HELP.splitlines()]
+    found = [shlex.split(line)[2:] for line in lines if line.startswith(f"vfm {name} ")]
+    assert found, f"the help of {name} has no example"
+    return found
 
 
 def choices(name: str) -> list[tuple[str, str]]:
@@ -35,17 +29,23 @@ CASES = [(name, group, option) for name in COMMANDS for group, option in choices
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_composes_with_its_defaults(name: str) -> None:
+def test_a_command_composes_as_its_help_says(name: str) -> None:
     schema = command(name).schema()
-    loaded = load(name, needed(name), schema)
-    assert isinstance(loaded.config, schema)
+    for overrides in examples(name):
+        assert isinstance(load(name, overrides, schema).config, schema)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_resolved_yaml_holds_every_key(name: str) -> None:
+    schema = command(name).schema()
+    loaded = load(name, examples(name)[0], schema)
     assert set(yaml.safe_load(loaded.yaml)) == {k for k in keys(schema) if "." not in k}
 
 
 @pytest.mark.parametrize(("name", "group", "option"), CASES)
 def test_every_choice_composes(name: str, group: str, option: str) -> None:
     schema = command(name).schema()
-    assert isinstance(load(name, [*needed(name), f"{group}={option}"], schema).config, schema)
+    assert isinstance(load(name, [*examples(name)[0], f"{group}={option}"], schema).config, schema)
 
 
 def test_no_file_is_left_out() -> None:

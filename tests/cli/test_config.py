@@ -219,6 +219,17 @@ def test_dry_run_is_known_to_every_command(
     assert "3 clips" in out
 
 
+def test_dry_run_reaches_a_schema_that_has_the_field(configs: Path) -> None:
+    @dataclass(kw_only=True)
+    class Dry:
+        dry_run: bool = False
+
+    (configs / "dry.yaml").write_text("{}")
+    loaded = load("dry", ["dry_run=true"], Dry)
+    assert loaded.dry_run
+    assert loaded.config.dry_run
+
+
 def test_preview_shows_what_is_missing(configs: Path) -> None:
     assert yaml.safe_load(preview("train", [], Train))["input"] == "???"
     assert yaml.safe_load(preview("train", [*NEEDED, "lr=1"], Train))["lr"] == 1.0
