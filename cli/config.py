@@ -155,8 +155,18 @@ def _refusal(error: OmegaConfBaseException) -> ConfigError:
     return ConfigError(where + str(error).splitlines()[0])
 
 
+class _Dumper(yaml.SafeDumper):
+    """Block style, but lists on one line, as people write them."""
+
+    def represent_list(self, data: Any) -> yaml.Node:
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+
+
+_Dumper.add_representer(list, _Dumper.represent_list)
+
+
 def _dump(content: Any) -> str:
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _compose(command: str, choices: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
