@@ -611,10 +611,13 @@ class VideoWriter:
         self._container = av.open(
             str(path), "w", format="mp4", options={"movflags": "+faststart", "fflags": "+bitexact"}
         )
-        options = {"crf": str(crf), "preset": preset}
+        # x264's AVX-512 macroblock tree reads memory it never wrote, and equal input then gives
+        # unequal bytes from run to run.
+        params = "mbtree=0"
         if gop is not None:
             # Key frames at fixed distance, so that a reader can predict the cost of a seek.
-            options["x264-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:open-gop=0"
+            params += f":keyint={gop}:min-keyint={gop}:scenecut=0:open-gop=0"
+        options = {"crf": str(crf), "preset": preset, "x264-params": params}
         stream = self._container.add_stream("libx264", rate=rate, options=options)
         assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
