@@ -1,11 +1,15 @@
-"""Which samples go into the next pack: a pool with an age bound, filled by subset sum.
+"""Which samples go into the next pack: a pool with an age bound, filled longest first.
 
-A pack begins with one sample, the seed, and takes from the pool the subset that fills the rest of
-the budget best (exactly, by dynamic programming over bits). The seed is the longest sample, since
-long ones are hardest to place, unless that could break the age bound; then it is the oldest.
+A pack begins with one sample, the seed: the longest, since long ones are hardest to place, unless
+that could break the age bound; then the oldest. The rest of the budget is filled longest first,
+and where that would waste more than 2% of the budget, by the subset of the pool that fills it best
+(exactly, by dynamic programming over bits). Always taking the best subset fills each pack better
+and the stream worse: it uses up the short samples that make long ones fit.
 """
 
 from math import gcd
+
+_WASTE = 0.02
 
 
 def choose(lengths: list[int], slack: list[int], budget: int) -> list[int]:
@@ -25,31 +29,45 @@ def choose(lengths: list[int], slack: list[int], budget: int) -> list[int]:
         seed = max(range(len(lengths)), key=lambda i: (lengths[i], -i))
     else:
         seed = 0
-    rest = [i for i in range(len(lengths)) if i != seed and lengths[i] <= budget - lengths[seed]]
-    return sorted([seed, *_best_subset(rest, lengths, budget - lengths[seed])])
+    room = budget - lengths[seed]
+    rest = [i for i in range(len(lengths)) if i != seed and lengths[i] <= room]
+    rest.sort(key=lambda i: (-lengths[i], i))
+    chosen, left = _longest_first(rest, lengths, room)
+    if left > _WASTE * budget:
+        chosen = _best_subset(rest, lengths, room)
+    return sorted([seed, *chosen])
+
+
+def _longest_first(candidates: list[int], lengths: list[int], room: int) -> tuple[list[int], int]:
+    """Takes each candidate that still fits; gives them and the room left."""
+    chosen = []
+    for i in candidates:
+        if lengths[i] <= room:
+            chosen.append(i)
+            room -= lengths[i]
+    return chosen, room
 
 
 def _best_subset(candidates: list[int], lengths: list[int], room: int) -> list[int]:
-    """The candidates whose lengths sum highest without exceeding `room`; older ones where equal.
+    """The candidates whose lengths sum highest without exceeding `room`; where equal, the earlier.
 
-    `reached[j]` has bit s set if some subset of the first j candidates, youngest first, sums to
-    s. Walking back from the oldest and taking whenever possible prefers the old.
+    `reached[j]` has bit s set if some subset of the last j candidates sums to s. Walking from the
+    first candidate and taking whenever possible prefers the earlier.
     """
     if not candidates:
         return []
     unit = gcd(*(lengths[i] for i in candidates))
     room //= unit
     mask = (1 << (room + 1)) - 1
-    young_first = candidates[::-1]
     reached = [1]
-    for i in young_first:
+    for i in reversed(candidates):
         last = reached[-1]
         reached.append((last | last << (lengths[i] // unit)) & mask)
     total = reached[-1].bit_length() - 1
     chosen = []
-    for i, before in zip(young_first[::-1], reached[-2::-1], strict=True):
+    for i, without in zip(candidates, reached[-2::-1], strict=True):
         size = lengths[i] // unit
-        if size <= total and before >> (total - size) & 1:
+        if size <= total and without >> (total - size) & 1:
             chosen.append(i)
             total -= size
     return chosen
