@@ -60,7 +60,7 @@ def write_report(folder: Path) -> Path:
         title=f"Curation report: {folder.resolve().name}",
         body=_body(clips, videos, failures, summary, parts),
         styles=["report.css"],
-        scripts=["histogram.js", "pager.js", "report.js"],
+        scripts=["histogram.js", "limits.js", "pager.js", "report.js"],
         data={
             "clips": _clip_columns(clips, parts, have_thumb, thresholds(summary)),
             "tables": {"sources": _source_rows(videos), "failures": _failure_rows(failures)},

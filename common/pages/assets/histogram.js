@@ -17,8 +17,9 @@ function histogramRange(values, limits) {
   return [low - margin, high + margin];
 }
 
-// `groups[i]`: 0 kept, 1 rejected and outside the bounds, 2 rejected and within. `bounds`: {min, max}.
-function histogram(name, values, groups, bounds) {
+// `groups[i]`: 0 kept, 1 rejected and outside the bounds, 2 rejected and within. `bounds`: {min, max};
+// each has a slider, and `moved(side, value)` is called when a viewer tries another value.
+function histogram(name, values, groups, bounds, moved) {
   const box = HISTOGRAM;
   const known = values.filter((value) => value !== null);
   const sides = Object.entries(bounds);
@@ -68,13 +69,40 @@ function histogram(name, values, groups, bounds) {
     if (x(value) < box.left + 8 || x(value) > box.width - box.right - 8) continue;
     chart.append(drawn("text", { x: x(value), y: box.height - 6, "text-anchor": "middle" }, shortNumber(value)));
   }
-  for (const [side, value] of sides) {
-    chart.append(drawn("line", { class: "limit", x1: x(value), x2: x(value), y1: box.top - 8, y2: floor }));
-    const anchor = x(value) > box.width * 0.6 ? "end" : "start";
-    chart.append(drawn("text", {
-      class: "limit-label", x: x(value), y: box.top - 13, "text-anchor": anchor,
-    }, `${side === "min" ? "at least" : "at most"} ${shortNumber(value)}`));
-  }
-  panel.append(chart);
+  const sliders = sides.map(([side, value]) => limitSlider({ name, side, value, low, high, x, floor, chart, moved }));
+  panel.append(chart, ...sliders);
   return panel;
+}
+
+// The dashed line of one bound, and the slider that moves it.
+function limitSlider({ name, side, value, low, high, x, floor, chart, moved }) {
+  const word = side === "min" ? "at least" : "at most";
+  const line = drawn("line", { class: "limit", y1: HISTOGRAM.top - 8, y2: floor });
+  const label = drawn("text", { class: "limit-label", y: HISTOGRAM.top - 13 });
+  chart.append(line, label);
+  const input = element("input", {
+    type: "range", min: low, max: high, step: "any", "aria-label": `${name}: ${word}`,
+  });
+  const show = (limit) => {
+    const at = x(limit);
+    line.setAttribute("x1", at);
+    line.setAttribute("x2", at);
+    label.setAttribute("x", at);
+    label.setAttribute("text-anchor", at > HISTOGRAM.width * 0.6 ? "end" : "start");
+    label.textContent = `${word} ${shortNumber(limit)}`;
+    input.setAttribute("aria-valuetext", shortNumber(limit));
+  };
+  input.value = value;
+  show(value);
+  input.addEventListener("input", () => {
+    // What is shown is what counts: three digits, as they can be copied.
+    const limit = Number(input.valueAsNumber.toPrecision(3));
+    show(limit);
+    moved(side, limit);
+  });
+  input.addEventListener("reset-limit", () => {
+    input.value = value;
+    show(value);
+  });
+  return element("label", { class: "slider" }, word, input);
 }

@@ -6,8 +6,8 @@ function lineChart({ label, xName, series, format = shortNumber }) {
   const shown = series.filter((line) => line.points.length);
   const xs = [...new Set(shown.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
   const ys = shown.flatMap((line) => line.points.map(([, y]) => y));
-  const low = Math.min(...ys);
-  const high = Math.max(...ys);
+  const low = ys.reduce((least, value) => Math.min(least, value), Infinity);
+  const high = ys.reduce((most, value) => Math.max(most, value), -Infinity);
   const canLog = low > 0;
   let logarithmic = false;
   const floor = box.height - box.bottom;

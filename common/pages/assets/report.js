@@ -16,10 +16,13 @@ const fileName = (source) => source.split(/[\\/]/).pop() || source;
 const secondsOf = (i) => (clips.end_s ? clips.end_s[i] - clips.start_s[i] : 0);
 
 const state = { label: "all", query: "", source: "all", sort: "source", falling: false };
+const trial = makeTrial(clips);
+let refresh = () => {}; // Chooses and shows again; set once the browser of clips stands.
 let haystacks = null; // Made at the first search: most visits never search.
 let chosen = everyClip;
 
 function matches(i, words) {
+  if (state.label === "flips" && !trial.flips.has(i)) return false;
   if (state.label === "rejected" && clips.label[i] === 0) return false;
   if (typeof state.label === "number" && clips.label[i] !== state.label) return false;
   if (state.source !== "all" && clips.source.rows[i] !== state.source) return false;
@@ -51,8 +54,11 @@ function choose() {
 
 function badge(i) {
   const label = clips.label[i];
+  const flip = trial.flips.get(i);
   return element("span", { class: "badge" },
-    element("span", { class: `dot ${clips.colours[label]}` }), clips.labels[label]);
+    element("span", { class: `dot ${clips.colours[label]}` }),
+    element("span", { class: "untrusted" }, clips.labels[label]),
+    flip === undefined ? "" : element("span", { class: "flip" }, flip ? "would be kept" : "would be rejected"));
 }
 
 function picture(i) {
@@ -129,6 +135,8 @@ function showDetails(i) {
 dialog.addEventListener("close", () => restore?.focus());
 dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 
+const chipOf = new Map(); // State's label to its chip.
+
 function labelChips(changed) {
   const totals = clips.labels.map(() => 0);
   clips.label.forEach((label) => { totals[label] += 1; });
@@ -140,11 +148,14 @@ function labelChips(changed) {
   clips.labels.forEach((name, label) => {
     if (label && totals[label]) options.push([label, name, totals[label], clips.colours[label]]);
   });
+  if (Object.keys(clips.bounds).length) options.push(["flips", "Would change", null, null]);
   const buttons = options.map(([value, name, total, colour]) => {
     const button = element("button", { type: "button", "aria-pressed": String(value === state.label), "data-label": name },
       colour ? element("span", { class: `dot ${colour}` }) : "",
       element("span", { class: "untrusted" }, name),
-      element("span", { class: "count" }, counted(total)));
+      total === null ? "" : element("span", { class: "count" }, counted(total)));
+    button.hidden = value === "flips"; // Until limits are tried that change something.
+    chipOf.set(value, button);
     button.addEventListener("click", () => {
       state.label = value;
       buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
@@ -210,6 +221,7 @@ function browser() {
     selector("sort", "Sort by", sorts, (value) => { state.sort = value; changed(); }),
     flip));
   changed();
+  refresh = changed;
   return element("div", {},
     element("div", { class: "controls" }, labelChips(changed), fields),
     element("div", { class: "shown" }, tally, top.node), sheet,
@@ -226,13 +238,51 @@ function histograms() {
       const value = values[i];
       return value !== null && (value < (min ?? -Infinity) || value > (max ?? Infinity)) ? 1 : 2;
     });
-    return histogram(name, values, groups, clips.bounds[name] ?? {});
+    return histogram(name, values, groups, clips.bounds[name] ?? {}, (side, value) => {
+      trial.set(name, side, value);
+      tried.update();
+    });
   });
+  const tried = trialLine();
   const key = (kind, name) => element("span", {}, element("span", { class: `dot ${kind}` }), name);
   return element("div", {},
     element("div", { class: "keys" }, key("fill-kept", "kept"), key("fill-0", "rejected, outside the limit"),
       key("rejected-bar", "rejected, within it")),
+    tried.node,
     element("div", { class: "histograms" }, ...panels));
+}
+
+// Says what the limits under trial would change; empty while they are those of the run.
+function trialLine() {
+  const kept = clips.label.filter((label) => label === 0).length;
+  const said = element("p", { class: "num", role: "status" });
+  const values = element("code", { class: "untrusted" });
+  const show = element("button", { type: "button" }, "Show these clips");
+  const reset = element("button", { type: "button" }, "Back to the run's limits");
+  const node = element("div", { class: "trial", hidden: true }, said, values,
+    element("div", { class: "buttons" }, show, reset));
+  const update = () => {
+    const gained = [...trial.flips.values()].filter(Boolean).length;
+    const lost = trial.flips.size - gained;
+    node.hidden = trial.changes() === "";
+    said.textContent = `${counted(kept + gained - lost)} of ${counted(clips.count)} clips would be kept `
+      + `instead of ${counted(kept)}: ${counted(gained)} gained, ${counted(lost)} lost.`;
+    values.textContent = trial.changes();
+    show.disabled = !trial.flips.size;
+    chipOf.get("flips").hidden = state.label !== "flips" && !trial.flips.size;
+    refresh();
+  };
+  show.addEventListener("click", () => {
+    chipOf.get("flips").click();
+    find("#browse").scrollIntoView();
+  });
+  reset.addEventListener("click", () => {
+    trial.reset();
+    findAll("input[type=range]", find("#scores")).forEach((input) => input.dispatchEvent(new Event("reset-limit")));
+    if (state.label === "flips") chipOf.get("all").click();
+    update();
+  });
+  return { node, update };
 }
 
 find("#browser").replaceWith(browser());
