@@ -51,7 +51,6 @@ class GenerateConfig:
     weights: str = "ema"
     device: str = "auto"
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
-    dry_run: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_frames", "width", "height", "fps"):

@@ -56,7 +56,7 @@ def generate(
         ConfigError: where the shape does not divide into tokens; it names the nearest that does.
     """
     encoding = generator.encoding
-    latent = _checked_shape(generator, shape)
+    latent = check_shape(generator, shape)
     text, lens_text = encoding.texts(prompts)
     n = len(prompts)
     fps = torch.full((n,), shape.fps if shape.num_frames > 1 else 0.0)
@@ -71,7 +71,8 @@ def generate(
     return [Generated(v, z.cpu()) for v, z in zip(videos, latents, strict=True)]
 
 
-def _checked_shape(generator: Generator, shape: VideoShape) -> tuple[int, int, int, int]:
+def check_shape(generator: Generator, shape: VideoShape) -> tuple[int, int, int, int]:
+    """The latent `[C, t, h, w]` of a shape. Raises `ConfigError` where it does not divide."""
     tokenizer, (_, patch_h, patch_w) = generator.encoding.tokenizer, generator.encoding.patch
     extra = (shape.num_frames - 1) % tokenizer.temporal
     if extra:

@@ -1,22 +1,12 @@
 """What a network is told besides its tokens: noise level, frame rate, text."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.layers import Linears, RMSNorm
 from models.pack import PackLayout
-
-
-def sinusoid(value: Tensor, dim: int, max_period: float = 10_000.0) -> Tensor:
-    """Sine and cosine features of a scalar, `[n]` to `[n, dim]` (Vaswani et al. 2017, 3.5)."""
-    half = dim // 2
-    steps = torch.arange(half, dtype=torch.float32, device=value.device)
-    frequencies = torch.exp(-math.log(max_period) * steps / half)
-    angle = value.float().unsqueeze(-1) * frequencies
-    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+from models.sinusoid import sinusoid
 
 
 class ScalarEmbedder(nn.Module):

@@ -6,7 +6,7 @@ positions as in NVIDIA's video foundation models (arXiv 2503.12964, section 4).
 Legend: n samples, N tokens, L text tokens, h hidden size, H heads, D head size, p patch features.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from models.attention import Attention, Packed, local_attention
 from models.conditioning import SampleConditioning, TextConditioning
 from models.layers import MLP, Linears, PlainLinears, RMSNorm, layer_norm
 from models.pack import PackLayout
-from models.positions import RotaryPositions3D, rotate
+from models.positions import RotaryPositions3D, rotate, sincos_positions
 
 
 @dataclass(kw_only=True)
@@ -28,12 +28,13 @@ class DiTConfig:
     num_layers: int = 12
     num_heads: int = 6
     mlp_ratio: float = 4.0
-    patch: list[int] | None = None
-    """Latent patch (t, h, w); [1, 2, 2] where not given."""
+    patch: list[int] = field(default_factory=lambda: [1, 2, 2])
+    """Latent patch (t, h, w)."""
     rope_base_fps: float = 24.0
+    absolute_positions: bool = True
+    """Adds fixed sin-cos positions to the tokens, besides the rotary ones."""
 
     def __post_init__(self) -> None:
-        self.patch = list(self.patch or [1, 2, 2])
         if self.num_layers < 1:
             raise ConfigError(f"model.num_layers must be at least 1, got {self.num_layers}")
         if self.hidden_size % self.num_heads:
@@ -52,7 +53,6 @@ class DiTConfig:
 
     @property
     def patch_size(self) -> tuple[int, int, int]:
-        assert self.patch is not None
         t, h, w = self.patch
         return t, h, w
 
@@ -192,6 +192,9 @@ class DiT(nn.Module):
         text = self.text(text, layout)
         cos, sin = self.positions(layout, x.dtype)
         x = self.embed(x)
+        if self.config.absolute_positions:
+            size, base_fps = self.config.hidden_size, self.config.rope_base_fps
+            x = x + sincos_positions(layout, size, base_fps).to(x.dtype)
         for block in self.blocks.values():
             x = block(x, condition, text, layout, cos, sin)
         return self.final(x, condition, layout)

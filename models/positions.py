@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.pack import PackLayout
+from models.sinusoid import sinusoid
 
 
 class RotaryPositions3D(nn.Module):
@@ -32,15 +33,33 @@ class RotaryPositions3D(nn.Module):
     def forward(self, layout: PackLayout, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """`cos, sin`, each `[N, 1, D]` to broadcast over heads."""
         position = layout.coordinates.double()
-        fps = layout.fps.double()
-        per_second = torch.where(fps > 0, self.base_fps / fps.clamp(min=1e-6), 1.0)
-        time = position[:, :1] * layout.spread(per_second).unsqueeze(-1)
-        parts = [time, position[:, 1:2], position[:, 2:3]]
+        parts = [seconds_in_frames(layout, self.base_fps), position[:, 1], position[:, 2]]
         angle = torch.cat(
-            [p.expand(-1, n) for p, n in zip(parts, self.dims, strict=True)], dim=-1
+            [p[:, None].expand(-1, n) for p, n in zip(parts, self.dims, strict=True)], dim=-1
         ) * self.frequencies.to(position)
         angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
         return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def sincos_positions(layout: PackLayout, hidden_size: int, base_fps: float) -> Tensor:
+    """Fixed absolute positions, `float32 [N, hidden_size]`: sinusoids of (t, h, w) side by side.
+
+    Time runs as in `RotaryPositions3D`. Rotary positions alone say where tokens lie to each other;
+    where a token lies in the frame, which a network must know to draw a scene out of pure noise,
+    it could otherwise only infer from the borders (Peebles and Xie 2023, section 3.2.1).
+    """
+    dim_hw = 2 * (hidden_size // 6)
+    h, w = layout.coordinates[:, 1], layout.coordinates[:, 2]
+    time = seconds_in_frames(layout, base_fps)
+    parts = [(time, hidden_size - 2 * dim_hw), (h, dim_hw), (w, dim_hw)]
+    return torch.cat([sinusoid(position, dim) for position, dim in parts], dim=-1)
+
+
+def seconds_in_frames(layout: PackLayout, base_fps: float) -> Tensor:
+    """`float64 [N]`: each token's latent frame, counted in frames of `base_fps`; 0 in an image."""
+    fps = layout.fps.double()
+    per_frame = torch.where(fps > 0, base_fps / fps.clamp(min=1e-6), 1.0)
+    return layout.coordinates[:, 0] * layout.spread(per_frame)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -129,7 +129,6 @@ class TrainConfig:
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
-    dry_run: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "packs_per_step", "checkpoint_every"):

@@ -22,7 +22,6 @@ _FREE = (
     "validation",
     "samples",
     "wandb",
-    "dry_run",
     "tokenizer.path",
     "data.path",
     "data.cache_bytes",

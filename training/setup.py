@@ -1,5 +1,6 @@
 """From a configuration to the parts of a run: tokenizer, spec, network."""
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from models.tokenizers.wavelet import WaveletTokenizer
 from training.config import TrainConfig
 
 OnStep = Callable[[int, float], None]
+_FALLBACK_FPS = 24.0
 
 
 def compression_of(config: TrainConfig) -> Compression:
@@ -53,7 +55,7 @@ def get_tokenizer(
 
 
 def _training_windows(config: TrainConfig) -> list[Tensor]:
-    """The first windows of the training order, longest first among equals in nothing else."""
+    """The first windows of the training order."""
     videos: list[Tensor] = []
     with PackedLoader(config.data, compression_of(config), split="train") as loader:
         for batch in loader:
@@ -63,9 +65,14 @@ def _training_windows(config: TrainConfig) -> list[Tensor]:
     return videos[: config.tokenizer.fit_videos]
 
 
-def make_spec(config: TrainConfig, fps: float) -> ModelSpec:
-    """What a checkpoint must carry; generation defaults to the longest training window."""
+def make_spec(config: TrainConfig, loader: PackedLoader) -> ModelSpec:
+    """What a checkpoint must carry; generation defaults to the longest training window.
+
+    Where clips keep their own frame rates, the default is their median.
+    """
     width, height = config.data.size
+    rates = [window.fps for window in loader.val_windows if window.fps] or [_FALLBACK_FPS]
+    fps = config.data.fps or statistics.median(rates)
     return ModelSpec(
         model=config.model,
         objective=config.objective,

@@ -91,8 +91,7 @@ class Trainer:
         config = self.config
         with self.progress.task("tokenizer", config.tokenizer.fit_steps) as on_step:
             tokenizer = get_tokenizer(config, self.folder.tokenizer, self.device, on_step)
-        fps = config.data.fps or float(self.loader.describe()["fps"])
-        self.spec = make_spec(config, fps)
+        self.spec = make_spec(config, self.loader)
         self.encoding = self.spec.encoding(tokenizer, self.device)
         self.network = self.spec.network(self.encoding)
         initialize(self.network, config.seed)
@@ -256,6 +255,17 @@ class Trainer:
         )
         checkpoint.save(self.folder.checkpoints, content)
         checkpoint.keep_last(self.folder.checkpoints, self.config.keep_checkpoints)
+
+    def plan(self) -> list[str]:
+        """What `run` would do, in lines for a person."""
+        data = self.loader.describe()
+        start = f"goes on from {self.resume_from}" if self.resume_from else "starts anew"
+        network = {**asdict(self.config.model)}
+        return [
+            f"{start}, {self.config.steps} steps on {self.device}",
+            f"data: {data}",
+            f"network: {network}",
+        ]
 
     def request_stop(self) -> None:
         """Finish this step, save, and end."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from common import rng
 from common.errors import ConfigError
-from models.conditioning import sinusoid
+from models.sinusoid import sinusoid
 
 
 @dataclass(kw_only=True)

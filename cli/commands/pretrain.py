@@ -1,0 +1,46 @@
+"""`vfm pretrain`: trains a video model from curated shards."""
+
+HELP = """
+train a video model from curated shards
+
+usage: vfm pretrain data.path=DIR output=DIR [experiment=NAME] [KEY=VALUE ...]
+
+data.path is the output of `vfm curate`. output is the folder of the run: checkpoints, metrics.jsonl
+and samples. A run that was stopped goes on with the same command; Ctrl-C saves first.
+
+examples:
+  vfm pretrain data.path=curated output=run experiment=demo
+  vfm pretrain data.path=curated output=run model=dit_b steps=100000 optimizer.lr=2e-4
+  vfm pretrain data.path=curated output=run data.size=[512,288] data.num_frames=[1,33] dry_run=true
+  vfm config pretrain experiment=demo
+"""
+
+EXAMPLE = "vfm pretrain data.path=curated output=run"
+
+
+def schema() -> type:
+    from training.config import TrainConfig
+
+    return TrainConfig
+
+
+def run(argv: list[str]) -> int:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from cli.config import begin, load, show_plan
+    from training.config import TrainConfig
+
+    loaded = load("pretrain", argv, TrainConfig, example=EXAMPLE)
+
+    from parallel.topology import Topology
+    from training.trainer import Trainer
+
+    trainer = Trainer(loaded.config, loaded.yaml, Topology.from_environment(), Console())
+    if loaded.dry_run:
+        return show_plan(loaded, trainer.plan())
+    begin(loaded, Path(loaded.config.output))
+    trainer.run()
+    print(f"trained to step {loaded.config.steps}: {loaded.config.output}")
+    return 0

@@ -1,0 +1,28 @@
+"""What can be asked of `vfm demo`."""
+
+from dataclasses import dataclass
+
+from common.errors import ConfigError
+
+
+@dataclass(kw_only=True)
+class DemoConfig:
+    """The whole first run: footage in, a page out."""
+
+    output: str = "demo_out"
+    videos: str | None = None
+    """A folder of videos; the sample clips where it is not given."""
+    experiment: str = "demo"
+    """The experiment of `vfm pretrain`."""
+    steps: int | None = None
+    """Training steps; the experiment's where not given."""
+    max_captions: int = 8
+    """Captions that are generated, each once with its own caption and once with another."""
+    guidance_scale: float = 1.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"steps must be at least 1, got {self.steps}")
+        if self.max_captions < 2:
+            raise ConfigError(f"max_captions must be at least 2, got {self.max_captions}")
