@@ -330,10 +330,11 @@ def _distances(learning: Learning | None) -> str:
         rows.append(f'<tr><th scope="row" {FOREIGN}>{text(label)}</th>{cells}</tr>')
     heads = "".join(f'<th scope="col" {FOREIGN}>{text(name)}</th>' for name in columns)
     return (
-        f'{told}<div class="table" tabindex="0"><table class="heat"><caption>Distance from the '
-        "video generated for each caption (rows) to each real clip (columns). Within a row, "
-        "darker is nearer; framed is nearest, dashed is the caption's own clip.</caption>"
-        f"<thead><tr><td></td>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f'{told}<p class="small muted wide-gap">Distance from the video generated for each caption '
+        "(rows) to each real clip (columns). Within a row, a stronger shade is nearer; framed is "
+        "the nearest, dashed the caption's own clip.</p>"
+        f'<div class="table" tabindex="0"><table class="heat"><thead><tr><td></td>{heads}</tr>'
+        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 

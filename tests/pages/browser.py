@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page
 
 
 @dataclass(kw_only=True)
@@ -52,9 +52,13 @@ class Visitor:
         def complain(kind: str, said: str) -> None:
             visit.complaints.append(f"{kind}: {said}")
 
+        def refuse(dialog: Dialog) -> None:
+            complain("dialog", dialog.message)
+            dialog.dismiss()
+
         page.on("console", lambda m: complain("console", m.text) if m.type != "log" else None)
         page.on("pageerror", lambda error: complain("error", str(error)))
-        page.on("dialog", lambda dialog: (complain("dialog", dialog.message), dialog.dismiss()))
+        page.on("dialog", refuse)
         page.on("request", lambda request: visit.requests.append(request.url))
         page.on("requestfailed", lambda request: complain("failed request", request.url[:200]))
         page.goto(path.as_uri())

@@ -247,7 +247,7 @@ function histograms() {
   const key = (kind, name) => element("span", {}, element("span", { class: `dot ${kind}` }), name);
   return element("div", {},
     element("div", { class: "keys" }, key("fill-kept", "kept"), key("fill-0", "rejected, outside the limit"),
-      key("rejected-bar", "rejected, within it")),
+      key("rejected-bar", "rejected for another reason")),
     tried.node,
     element("div", { class: "histograms" }, ...panels));
 }
