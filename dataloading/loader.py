@@ -93,12 +93,6 @@ class PackedLoader(IterableDataset[Batch]):
     # Iteration
 
     def __iter__(self) -> Self:
-        worker = get_worker_info()
-        if worker is not None and worker.num_workers > 1:
-            raise ConfigError(
-                f"num_workers is {worker.num_workers}: each worker would give the same packs; use "
-                "0 or 1 and raise num_threads of the loader"
-            )
         if self.split == "val" and not self._resumed:
             self.close()
             self._state = LoaderState(skipped=self._state.skipped)
@@ -244,6 +238,12 @@ class PackedLoader(IterableDataset[Batch]):
         )
 
     def _start(self) -> Prefetcher:
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            raise ConfigError(
+                f"num_workers is {worker.num_workers}: each worker would give the same packs; use "
+                "0 or 1 and raise num_threads of the loader"
+            )
         planner = self._planner()
         planner.restore(self._state)
         if self._reader is None:
