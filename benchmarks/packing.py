@@ -1,0 +1,131 @@
+"""How full packs are: the loader's rolling pool against no packing, next-fit, and
+first-fit-decreasing on disjoint buffers.
+
+    python -m benchmarks.packing [LENGTHS.json]
+
+The file holds `{case: {"budget": int, "lengths": [int, ...]}}`; without one, three cases are drawn
+from fixed seeds. Fill is tokens over packs times budget, the last, unfull packs included.
+"""
+
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dataloading.packing import choose
+
+Case = tuple[int, list[int]]
+NUM_SAMPLES = 8192
+
+
+def rows(cases: dict[str, Case]) -> list[dict[str, Any]]:
+    """One row for each case, way of packing and metric."""
+    subjects: dict[str, Callable[[int, list[int]], tuple[int, int]]] = {
+        "no packing": lambda budget, lengths: (len(lengths), 0),
+        "next-fit": lambda budget, lengths: (next_fit(budget, lengths), 0),
+    }
+    for buffer in (128, 1024):
+        subjects[f"first-fit-decreasing, buffers of {buffer}"] = lambda budget, lengths, b=buffer: (
+            first_fit_decreasing(budget, lengths, b),
+            0,
+        )
+    for pool in (32, 128, 256):
+        subjects[f"vfm, pool of {pool}, age {2 * pool}"] = lambda budget, lengths, p=pool: rolling(
+            budget, lengths, p, 2 * p
+        )
+    made = []
+    for case, (budget, lengths) in cases.items():
+        for subject, pack in subjects.items():
+            begin = time.perf_counter()
+            num_packs, oldest = pack(budget, lengths)
+            micros = (time.perf_counter() - begin) / len(lengths) * 1e6
+            for metric, value, unit in (
+                ("fill", sum(lengths) / (num_packs * budget), "1"),
+                ("oldest", oldest, "packs"),
+                ("cost", micros, "us/sample"),
+            ):
+                made.append(
+                    dict(
+                        benchmark="packing",
+                        case=case,
+                        subject=subject,
+                        metric=metric,
+                        value=value,
+                        unit=unit,
+                    )
+                )
+    return made
+
+
+def drawn_cases() -> dict[str, Case]:
+    """A mix of windows and images; lengths spread over decades; and the worst case, uniform."""
+    rnd = random.Random(0)
+    shapes = [(w, h) for w in (16, 24, 32, 40, 52) for h in (12, 16, 22, 30)]
+    frames = [1, 1, 3, 5, 9, 13, 17]
+    video = [math.prod(rnd.choice(shapes)) * rnd.choice(frames) for _ in range(NUM_SAMPLES)]
+    return {
+        "video": (32768, [min(length, 32768) for length in video]),
+        "lognormal": (8192, [min(8192, int(rnd.lognormvariate(6, 1))) for _ in range(NUM_SAMPLES)]),
+        "uniform": (4096, [rnd.randint(64, 4096) for _ in range(NUM_SAMPLES)]),
+    }
+
+
+def rolling(budget: int, lengths: list[int], pool_size: int, max_age: int) -> tuple[int, int]:
+    """Packs, and the longest that a sample waited, with the loader's own choice."""
+    pool: list[tuple[int, int]] = []
+    waiting = iter(lengths)
+    num_packs = oldest = 0
+    while True:
+        while len(pool) < pool_size and (length := next(waiting, None)) is not None:
+            pool.append((length, num_packs))
+        if not pool:
+            return num_packs, oldest
+        slack = [entered + max_age - num_packs for _, entered in pool]
+        chosen = set(choose([length for length, _ in pool], slack, budget))
+        oldest = max(oldest, *(num_packs - pool[i][1] for i in chosen))
+        pool = [entry for i, entry in enumerate(pool) if i not in chosen]
+        num_packs += 1
+
+
+def next_fit(budget: int, lengths: list[int]) -> int:
+    num_packs, used = 1, 0
+    for length in lengths:
+        if used + length > budget:
+            num_packs, used = num_packs + 1, 0
+        used += length
+    return num_packs
+
+
+def first_fit_decreasing(budget: int, lengths: list[int], buffer: int) -> int:
+    num_packs = 0
+    for begin in range(0, len(lengths), buffer):
+        packs: list[int] = []
+        for length in sorted(lengths[begin : begin + buffer], reverse=True):
+            fit = next((i for i, used in enumerate(packs) if used + length <= budget), None)
+            if fit is None:
+                packs.append(length)
+            else:
+                packs[fit] += length
+        num_packs += len(packs)
+    return num_packs
+
+
+def main(argv: list[str]) -> None:
+    cases = drawn_cases()
+    if argv:
+        raw = json.loads(Path(argv[0]).read_text())
+        cases = {name: (case["budget"], case["lengths"]) for name, case in raw.items()}
+    table: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows(cases):
+        table.setdefault((row["case"], row["subject"]), {})[row["metric"]] = row["value"]
+    print(f"{'case':10} {'subject':40} {'fill':>7} {'oldest':>7} {'us/sample':>10}")
+    for (case, subject), of in table.items():
+        print(f"{case:10} {subject:40} {of['fill']:7.4f} {of['oldest']:7.0f} {of['cost']:10.1f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
