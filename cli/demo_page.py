@@ -333,8 +333,8 @@ def _distances(learning: Learning | None) -> str:
         f'{told}<p class="small muted wide-gap">Distance from the video generated for each caption '
         "(rows) to each real clip (columns). Within a row, a stronger shade is nearer; framed is "
         "the nearest, dashed the caption's own clip.</p>"
-        f'<div class="table" tabindex="0"><table class="heat"><thead><tr><td></td>{heads}</tr>'
-        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
+        '<div class="table" role="region" aria-label="Distances" tabindex="0"><table class="heat">'
+        f"<thead><tr><td></td>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 

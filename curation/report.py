@@ -40,7 +40,9 @@ def write_report(folder: Path) -> Path:
     """Writes `folder/report/index.html` and returns its path.
 
     Reads `clips.parquet`, and where they exist `videos.parquet`, `summary.json`, `failed.jsonl` and
-    `report/thumbs/CLIP_ID.jpg`. Columns that are absent leave their part of the page out. Raises
+    `report/thumbs/CLIP_ID.jpg`. Columns that are absent leave their part of the page out. Of the
+    summary it uses `seconds_in`, `seconds_kept`, `seconds_rejected` and `seconds_failed` (reason to
+    seconds), `wall_s`, `bottleneck` (a sentence) and `thresholds` (see `thresholds`). Raises
     `DataError` when the folder has no `clips.parquet` or one of the files is damaged.
     """
     clips = _read_table(folder / "clips.parquet")
@@ -72,12 +74,16 @@ def write_report(folder: Path) -> Path:
 
 
 def thresholds(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """`{score: {"min": value, "max": value}}` of `summary["thresholds"]`, only the bounds set."""
+    """`{score: {"min": value, "max": value}}` of `summary["thresholds"]`, only the bounds set.
+
+    The values are those the run decided by, in the score's unit (percentiles already resolved).
+    """
     found = {}
     for name, bounds in summary.get("thresholds", {}).items():
-        bounds = {side: bounds[side] for side in ("min", "max") if bounds.get(side) is not None}
-        if bounds:
-            found[name] = bounds
+        sides = {side: bounds.get(side) for side in ("min", "max")}
+        known = {side: value for side, value in sides.items() if isinstance(value, int | float)}
+        if known:
+            found[name] = known
     return found
 
 
@@ -286,7 +292,7 @@ def _body(
             counted(len(failures), "item"),
         ),
     ]
-    if "wall_s" in summary:
+    if isinstance(summary.get("wall_s"), int | float):
         figures.append(("Wall time", duration(summary["wall_s"]), ""))
     kept = parts[0].num_clips or 0
     bar = stacked_bar([(part.label, part.colour, part.seconds) for part in parts], seconds_in)

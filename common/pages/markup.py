@@ -84,8 +84,8 @@ def table(
         for row in rows
     )
     return (
-        f'<div class="table" tabindex="0"><table><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        '<div class="table" role="region" aria-label="Table" tabindex="0"><table>'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

@@ -53,5 +53,5 @@ function pagedTable({ heads, numeric, code = [], rows }, otherwise) {
   const head = element("tr", {}, ...heads.map((name, i) =>
     element("th", { scope: "col", class: numeric[i] ? "num" : null }, name)));
   const table = element("table", { class: "paged" }, element("thead", {}, head), body);
-  return element("div", {}, element("div", { class: "table", tabindex: "0" }, table), pager.node);
+  return element("div", {}, element("div", { class: "table", role: "region", "aria-label": "Table", tabindex: "0" }, table), pager.node);
 }
