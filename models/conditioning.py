@@ -25,17 +25,24 @@ class ScalarEmbedder(nn.Module):
 
 
 class SampleConditioning(nn.Module):
-    """Noise level and frame rate of each sample to the one vector that AdaLN reads, `[n, h]`."""
+    """Noise level, frame rate and mean text of each sample to the vector that AdaLN reads.
+
+    The mean of the text tokens says at once what a video is about; what is where comes through
+    cross-attention (Esser et al. 2024, section 4, with its pooled text).
+    """
 
     def __init__(self, hidden_size: int, linears: Linears) -> None:
         super().__init__()
         # c_noise = ln(sigma)/4 spans about 3 units; the sinusoid resolves it once scaled up.
         self.noise = ScalarEmbedder(hidden_size, linears, scale=1000.0)
         self.fps = ScalarEmbedder(hidden_size, linears)
+        self.pooled = linears.replicated(hidden_size, hidden_size, bias=True)
         self.norm = RMSNorm(hidden_size)
 
-    def forward(self, c_noise: Tensor, layout: PackLayout, dtype: torch.dtype) -> Tensor:
-        return self.norm(self.noise(c_noise, dtype) + self.fps(layout.fps, dtype))
+    def forward(self, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
+        """`c_noise [n]`, text tokens `[L', h]` of `TextConditioning`, to `[n, h]`."""
+        scalars = self.noise(c_noise, text.dtype) + self.fps(layout.fps, text.dtype)
+        return self.norm(scalars + self.pooled(layout.text_mean(text)))
 
 
 class TextConditioning(nn.Module):

@@ -188,8 +188,8 @@ class DiT(nn.Module):
 
     def forward(self, x: Tensor, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
         """`x [N, p]`, `c_noise [n]`, `text [L, d]` to `[N, p]`."""
-        condition = self.condition(c_noise, layout, x.dtype)
         text = self.text(text, layout)
+        condition = self.condition(c_noise, text, layout)
         cos, sin = self.positions(layout, x.dtype)
         x = self.embed(x)
         if self.config.absolute_positions:

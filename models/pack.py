@@ -88,6 +88,11 @@ class PackLayout:
         """A value per sample to a value per token: `[n, ...]` to `[N, ...]`."""
         return per_sample.index_select(0, self.segment)
 
+    def text_mean(self, tokens: Tensor) -> Tensor:
+        """Mean over each sample's text tokens, null token included: `[L', h]` to `[n, h]`."""
+        lens = self.cross_attention.lens_k
+        return torch.stack([part.mean(0) for part in tokens.split(list(lens))])
+
     def sample_mean(self, per_token: Tensor) -> Tensor:
         """Mean over each sample's tokens: `[N]` to `[n]`."""
         total = per_token.new_zeros(len(self.lens)).index_add_(0, self.segment, per_token)

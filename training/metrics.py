@@ -60,7 +60,7 @@ class Metrics:
     def close(self) -> None:
         self._file.close()
         if self._wandb is not None:
-            self._wandb.finish(quiet=True)
+            self._wandb.finish()
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

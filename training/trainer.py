@@ -165,6 +165,11 @@ class Trainer:
                 loss = weighted_loss(self.network, self.objective, prepared, sigma, noise)
             (loss / num_tokens).backward()
             total += float(loss.detach())
+        for parameter in self.network.parameters():
+            # The null token has no gradient in a step that drops no text; the optimizer's state
+            # must not depend on when it first had one.
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         grad_norm = float(
             torch.nn.utils.clip_grad_norm_(
                 self.network.parameters(), config.optimizer.clip_grad_norm

@@ -11,8 +11,8 @@ class VideoTokenizer(Protocol):
     """Frames to latents and back.
 
     Causal in time: T = 1 + k * temporal frames give 1 + k latent frames, the first from the first
-    frame alone, so that an image is a video of one frame. Latents have unit variance and zero mean
-    per channel over the data the tokenizer was made for.
+    frame alone, so that an image is a video of one frame. Over the data the tokenizer was made for,
+    latents have zero mean per channel and a variance of 1, on the mean over channels.
     """
 
     temporal: int

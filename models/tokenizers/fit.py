@@ -53,7 +53,9 @@ def _fit_projection(tokenizer: WaveletTokenizer, videos: Sequence[Tensor]) -> No
     tokenizer.basis.copy_(basis * largest.sign())
     # Flat footage has directions without variance; the floor keeps them from being blown up.
     variance = values.flip(0)[: tokenizer.channels].clamp(min=1e-6 * float(values[-1]) + 1e-12)
-    tokenizer.std.copy_(variance.sqrt())
+    scale = variance ** (tokenizer.config.whitening / 2)
+    # Whatever the whitening, the mean variance of the channels becomes 1.
+    tokenizer.scale.copy_(scale * (variance / scale**2).mean().sqrt())
 
 
 def _initialize_refiner(tokenizer: WaveletTokenizer, seed: int) -> None:

@@ -1,7 +1,7 @@
 """Our causal 3D tokenizer: a Haar front, a fitted projection, and a causal convolutional decoder.
 
 Encoding is linear. Blocks of 4x8x8 pixels go through the orthonormal Haar transform, then onto
-the leading principal directions of the coefficients, then to unit variance per channel. Decoding
+the leading principal directions of the coefficients, then to unit variance over all. Decoding
 inverts that and adds what a small causal convolutional network recovers from neighbouring blocks,
 which no linear block transform can. `fit.py` makes both halves from footage.
 """
@@ -27,6 +27,9 @@ class WaveletConfig:
     temporal: int = 4
     spatial: int = 8
     channels: int = 16
+    whitening: float = 0.5
+    """1 gives every channel unit variance, 0 leaves their spread as the footage has it. Between
+    the two, coarse structure weighs more than detail and is learned first."""
     decoder_width: int = 96
     decoder_blocks: int = 2
 
@@ -38,6 +41,8 @@ class WaveletConfig:
         most = 3 * self.temporal * self.spatial**2
         if not 1 <= self.channels <= most:
             raise ConfigError(f"tokenizer.channels must be 1 to {most}, got {self.channels}")
+        if not 0 <= self.whitening <= 1:
+            raise ConfigError(f"tokenizer.whitening must lie in 0 to 1, got {self.whitening}")
 
 
 class CausalConv3d(nn.Module):
@@ -85,7 +90,7 @@ class WaveletTokenizer(nn.Module):
 
     mean: Tensor
     basis: Tensor
-    std: Tensor
+    scale: Tensor
     matrix: Tensor
 
     def __init__(self, config: WaveletConfig) -> None:
@@ -96,7 +101,7 @@ class WaveletTokenizer(nn.Module):
         k = 3 * config.temporal * config.spatial**2
         self.register_buffer("mean", torch.zeros(k))
         self.register_buffer("basis", torch.zeros(config.channels, k))
-        self.register_buffer("std", torch.ones(config.channels))
+        self.register_buffer("scale", torch.ones(config.channels))
         matrix = haar.block_matrix(config.temporal, config.spatial)
         self.register_buffer("matrix", matrix, persistent=False)
         self.refiner = Refiner(config.channels, config.decoder_width, config.decoder_blocks, k)
@@ -115,11 +120,11 @@ class WaveletTokenizer(nn.Module):
     def project(self, coefficients: Tensor) -> Tensor:
         """Coefficients `[K, t, h, w]` to latents `[C, t, h, w]`."""
         centred = coefficients - self.mean[:, None, None, None]
-        return torch.einsum("ck,kthw->cthw", self.basis / self.std[:, None], centred)
+        return torch.einsum("ck,kthw->cthw", self.basis / self.scale[:, None], centred)
 
     def unproject(self, latents: Tensor) -> Tensor:
         """Latents to coefficients, both linear and refined parts: the inverse of `project`."""
-        linear = torch.einsum("ck,cthw->kthw", self.basis * self.std[:, None], latents)
+        linear = torch.einsum("ck,cthw->kthw", self.basis * self.scale[:, None], latents)
         return linear + self.mean[:, None, None, None] + self.refiner(latents[None])[0]
 
     @torch.no_grad()
