@@ -57,9 +57,9 @@ def _plan(config: "CurateConfig") -> list[str]:
     from curation.sources import find_sources
 
     sources, others = find_sources(Path(config.input))
-    num_bytes = sum(Path(source.path).stat().st_size for source in sources)
+    mib = sum(Path(source.path).stat().st_size for source in sources) / 2**20
     exists = (Path(config.output) / "ledger").is_dir()
     return [
-        f"input: {len(sources)} files to read, {num_bytes / 2**20:.1f} MiB; {len(others)} passed over",
+        f"input: {len(sources)} files to read, {mib:.1f} MiB; {len(others)} passed over",
         f"output: {config.output}, {'which is continued' if exists else 'which is new'}",
     ]
