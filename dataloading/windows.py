@@ -1,7 +1,8 @@
 """From a clip's bytes in a shard to the frames of a window, and the clips kept in memory.
 
 A window shows at time t the last frame that began by t plus half a frame period. It is the same
-whether the frames come from memory or from a decode of the window alone.
+whether the frames come from memory or from a decode of the window alone. (Where bytes are damaged
+and still decode, the wrong pixels can depend on where decoding began.)
 """
 
 import json

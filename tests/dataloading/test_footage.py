@@ -8,6 +8,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,5 +83,5 @@ def test_webdataset_reads_the_same_members(folder: Path) -> None:
     shard = str(folder / "shards" / "a-000000.tar")
     samples = list(webdataset.WebDataset(shard, shardshuffle=False).decode())
     source = loader(folder)
-    assert [s["__key__"] for s in samples] == source._table.clip_ids(range(len(samples)))
+    assert [s["__key__"] for s in samples] == source._table.clip_ids(np.arange(len(samples)))
     assert all(sample["json"]["caption"] for sample in samples)

@@ -223,7 +223,13 @@ def test_short_clips_are_named(small_folder: Path) -> None:
 
 def test_states_of_other_data_or_settings_are_refused(small_folder: Path, tmp_path: Path) -> None:
     state = loader(small_folder).state_dict()
-    for changes in (dict(seed=6), dict(token_budget=31), dict(num_frames=[1, 5]), dict(fps=8.0)):
+    cases: list[dict] = [
+        dict(seed=6),
+        dict(token_budget=31),
+        dict(num_frames=[1, 5]),
+        dict(fps=8.0),
+    ]
+    for changes in cases:
         with pytest.raises(DataError, match=f"{next(iter(changes))} was"):
             loader(small_folder, **changes).load_state_dict(state)
     with pytest.raises(DataError, match="split was 'train'"):

@@ -85,8 +85,8 @@ def recomputed(folder: Path, num_packs: int) -> list[list[tuple[int, int, int]]]
 
 def test_packs_are_those_of_a_plain_recomputation(folder: Path) -> None:
     made = planner(folder)
-    packs = [made.next_pack() for _ in range(60)]
-    got = [[(s.ordinal, s.epoch, s.tokens) for s in pack.samples] for pack in packs if pack]
+    packs = [pack for pack in (made.next_pack() for _ in range(60)) if pack]
+    got = [[(s.ordinal, s.epoch, s.tokens) for s in pack.samples] for pack in packs]
     assert got == recomputed(folder, 60)
     assert packs[-1].samples[0].epoch > 3  # the stream ran over epoch borders
 

@@ -63,7 +63,7 @@ def test_train_and_val_show_different_frames_of_the_clip(
         return first, int(np.floor(first + reach + 0.499))
 
     last_train = -1
-    for column in np.flatnonzero(train.starts[0]):
+    for column in np.flatnonzero(train.starts[0]).tolist():
         last_train = max(last_train, shown(train, column, int(train.starts[0, column]) - 1)[1])
     assert last_train < num
     if not val.usable[0]:

@@ -1,6 +1,8 @@
 """Windows by time: variable frame rate, seeks, crops, damage; the cache's bounds."""
 
+import random
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -97,6 +99,28 @@ def test_frames_that_were_lost_are_not_replaced(tmp_path: Path) -> None:
     late = spec(np.array([0.5, 0.9, 1.3]), (0, 40))
     with pytest.raises(MediaError, match="no frame at 0.900 s"):
         decode_window(video, late).at(late.times_s, 1 / 24)
+
+
+def test_damaged_bytes_give_frames_or_a_named_error(tmp_path: Path) -> None:
+    video = encoded(tmp_path, list(range(30)), gop=8)
+    wanted = spec(0.5 + np.arange(9) / 24, (0, 30))
+    rnd = random.Random(0)
+    outcomes = Counter()
+    for trial in range(120):
+        damaged = bytearray(video)
+        for _ in range(rnd.choice([1, 3, 20])):
+            damaged[rnd.randrange(len(damaged))] = rnd.randrange(256)
+        if trial % 3 == 0:
+            damaged = damaged[: rnd.randrange(len(damaged))]
+        for decode in (decode_window, decode_span):
+            try:
+                shown = decode(bytes(damaged), wanted).at(wanted.times_s, 1 / 24)
+                assert shown.shape == (9, 48, 64, 3)
+                outcomes["frames"] += 1
+            except MediaError as error:
+                outcomes[error.reason] += 1
+    assert outcomes["frames"] > 20
+    assert outcomes["missing_frames"] > 20
 
 
 def test_another_shape_than_the_index_says_is_refused(tmp_path: Path) -> None:
