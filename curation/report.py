@@ -21,6 +21,10 @@ __all__ = ["write_report"]
 
 KEPT = "kept"
 NUM_COLOURS = 8
+BY_SCORE = ("blur", "dark", "bright", "low_motion", "high_motion")
+"""Reasons that follow from a score and its bounds, as `curation.decide` gives them."""
+SETTING = {"luma.min": "dark.min", "luma.max": "bright.max"}
+"""The setting of a bound, where it is not called as the score is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +182,8 @@ def _clip_columns(
         "id": clips["clip_id"],
         "labels": labels,
         "colours": [part.colour for part in parts if part.num_clips is not None],
+        "by_score": [label in BY_SCORE for label in labels],
+        "settings": SETTING,
         "label": [place[label] for label in _labels(clips)],
         "thumb": [int(clip_id in have_thumb) for clip_id in clips["clip_id"]],
         "scores": {},
@@ -248,6 +254,7 @@ def _source_rows(videos: Mapping[str, list[Any]]) -> dict[str, Any]:
 def _failure_rows(failures: list[dict[str, Any]]) -> dict[str, Any]:
     shown = {
         "id": "Item",
+        "label": "Name",
         "source": "Source",
         "stage": "Stage",
         "attempts": "Attempts",

@@ -10,7 +10,11 @@ import pyarrow.parquet
 import pytest
 
 from common.errors import DataError
-from curation.report import write_report
+from curation import decide
+from curation.config import BlurConfig, BrightConfig, CurateConfig, DarkConfig, MotionConfig
+from curation.report import BY_SCORE, SETTING, thresholds, write_report
+from curation.scores import Score
+from curation.stages.analyse import ScoredClip
 from tests.pages.samples import THRESHOLDS, clip_table, seconds_by_reason, write_folder
 
 
@@ -41,6 +45,37 @@ def test_every_clip_is_on_the_page_with_its_reason_and_scores(tmp_path: Path) ->
         name: {side: value for side, value in sides.items() if value is not None}
         for name, sides in THRESHOLDS.items()
     }
+
+
+def test_limits_and_reasons_are_those_of_the_decision() -> None:
+    """The page lets a viewer try other limits; it must know the same reasons as the run."""
+    config = CurateConfig(
+        input="in",
+        output="out",
+        blur=BlurConfig(min=10.0),
+        motion=MotionConfig(min=0.1, max=0.5),
+        dark=DarkConfig(min=20.0),
+        bright=BrightConfig(max=200.0),
+    )
+    bounds = thresholds({"thresholds": decide.thresholds(config)})
+    assert bounds == {
+        "blur": {"min": 10.0},
+        "motion": {"min": 0.1, "max": 0.5},
+        "luma": {"min": 20.0, "max": 200.0},
+    }
+    fine = {"blur": 50.0, "motion": 0.2, "luma": 90.0}
+    found = set()
+    for name, sides in bounds.items():
+        for side, value in sides.items():
+            setting = SETTING.get(f"{name}.{side}", f"{name}.{side}").split(".")
+            assert getattr(getattr(config, setting[0]), setting[1]) == value
+            outside = {**fine, name: value * (0.5 if side == "min" else 2.0)}
+            scores = {key: Score(value=score, valid=True) for key, score in outside.items()}
+            clip = ScoredClip(
+                clip_id="a", start_us=0, end_us=2_000_000, num_frames=50, scores=scores
+            )
+            found.add(decide.reject_reason(clip, config))
+    assert found == set(BY_SCORE)
 
 
 def test_headline_and_legend_add_up_to_the_footage(tmp_path: Path) -> None:

@@ -213,6 +213,10 @@ def test_another_limit_shows_what_would_change(
         note = "would be kept" if limit < 40 else "would be rejected"
         assert set(page.locator(".card .flip").all_inner_texts()) == {note}
 
+    page.get_by_label("luma: at least").evaluate(
+        "node => { node.value = 33; node.dispatchEvent(new Event('input')); }"
+    )
+    assert page.locator(".trial code").inner_text() == "blur.min=20 dark.min=33"
     page.get_by_role("button", name="Back to the run").click()
     assert page.locator(".trial").is_hidden()
     assert page.locator(".histogram .limit-label").first.text_content() == "at least 40"
@@ -221,6 +225,21 @@ def test_another_limit_shows_what_would_change(
     page.keyboard.press("ArrowRight")
     assert page.locator(".trial").is_visible()
     seen.assert_clean()
+
+
+def test_no_limit_brings_back_what_no_score_rejected(visit: Visitor, tmp_path: Path) -> None:
+    clips = clip_table(6)
+    clips["kept"] = [False] * 6
+    clips["reject_reason"] = ["short", "duplicate", "blur", "short", "short", "short"]
+    clips["score_blur"] = [10.0] * 6
+    clips["score_luma"] = [90.0] * 6
+    clips["valid_motion"] = [False] * 6
+    page = visit(write_report(write_folder(tmp_path / "out", clips))).page
+    page.get_by_label("blur: at least").evaluate(
+        "node => { node.value = 5; node.dispatchEvent(new Event('input')); }"
+    )
+    said = page.locator(".trial p").inner_text()
+    assert said == "1 of 6 clips would be kept instead of 0: 1 gained, 0 lost."
 
 
 def test_hostile_names_and_captions_are_shown_and_never_run(visit: Visitor, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ function withinBounds(i, scores, bounds) {
   return true;
 }
 
-// Clips whose fate the bounds decide: the kept ones, and those rejected outside the run's bounds.
-// A clip that was rejected within all of them went for another reason, and stays rejected.
+// Clips whose fate the bounds decide: the kept ones, and those rejected by a score. All others went
+// for a reason that no bound changes, and stay rejected.
 function makeTrial(clips) {
   const kept = (i) => clips.label[i] === 0;
   const all = Array.from({ length: clips.count }, (_, i) => i);
-  const decided = all.filter((i) => kept(i) || !withinBounds(i, clips.scores, clips.bounds));
+  const decided = all.filter((i) => kept(i) || clips.by_score[clips.label[i]]);
   const bounds = structuredClone(clips.bounds);
   const flips = new Map(); // Clip to whether it would be kept.
   const judge = () => {
@@ -36,9 +36,10 @@ function makeTrial(clips) {
       for (const name of Object.keys(bounds)) Object.assign(bounds[name], clips.bounds[name]);
       flips.clear();
     },
-    // `blur.min=52 motion.max=0.3`: the limits that differ from the run's.
+    // `blur.min=52 motion.max=0.3`: the limits that differ from the run's, as settings.
     changes: () => Object.keys(bounds).flatMap((name) => Object.keys(bounds[name])
       .filter((side) => bounds[name][side] !== clips.bounds[name][side])
-      .map((side) => `${name}.${side}=${bounds[name][side]}`)).join(" "),
+      .map((side) => `${clips.settings[`${name}.${side}`] ?? `${name}.${side}`}=${bounds[name][side]}`))
+      .join(" "),
   };
 }

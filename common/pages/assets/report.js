@@ -1,7 +1,8 @@
 // The curation report. Data block `clips`: columns, one entry per clip:
 //   count, id[], labels[] ("kept", then the reasons), colours[] and label[] (place in labels),
 //   thumb[] (1 where report/thumbs/ID.jpg exists), scores {name: value or null, per clip},
-//   bounds {name: {min, max}}; and where known start_s[], end_s[], fps[], num_frames[], caption[],
+//   bounds {name: {min, max}}, settings {"name.side": setting where it has another name},
+//   by_score[] (per label: whether a score and its bounds decided it); and where known start_s[], end_s[], fps[], num_frames[], caption[],
 //   source, size, caption_source, bucket as {values[], rows[]}.
 // Data block `tables`: sources and failures, for pagedTable.
 
