@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError
-from common.storage import write_atomic
 from parallel import checkpoint
 from training.config import TrainConfig
 
@@ -40,11 +39,11 @@ class RunFolder:
         self.tokenizer = path / "tokenizer"
         self.samples = path / "samples"
 
-    def open(self, config: TrainConfig, config_yaml: str) -> Path | None:
-        """Makes the folder, saves the configuration, and finds the checkpoint to go on from.
+    def resume_point(self, config: TrainConfig) -> Path | None:
+        """The checkpoint to go on from. Writes nothing.
 
-        Raises `ConfigError` where the run in this folder computes something else, naming the
-        settings that differ.
+        Raises `ConfigError` where the folder cannot be written, or where the run in it computes
+        something else; the settings that differ are named.
         """
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"output={self.path} is a file; give a folder for the run")
@@ -54,8 +53,6 @@ class RunFolder:
         if found:
             stored = checkpoint.read_state(found[-1])["config"]
             _refuse_changes(stored, asdict(config), self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.path / "config.yaml", config_yaml.encode())
         return found[-1] if found else None
 
 

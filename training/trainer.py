@@ -70,11 +70,12 @@ class Trainer:
         self.compression = compression_of(config)
         self.objective = Objective.from_config(config.objective)
         self.loader = PackedLoader(config.data, self.compression, split="train")
-        self.resume_from = self.folder.open(config, config_yaml)
+        self.resume_from = self.folder.resume_point(config)
         self._stop = False
 
     def run(self) -> None:
         """Trains up to `config.steps`; a finished run is left as it is."""
+        self.folder.path.mkdir(parents=True, exist_ok=True)
         with self.loader, RunProgress(self.console) as self.progress:
             self._build()
             try:
