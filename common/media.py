@@ -455,6 +455,7 @@ class VideoReader:
 
     def _duration_s(self) -> float:
         stream = self._stream
+        self._own_duration = True
         if stream.duration:
             return float(stream.duration * self.time_base)
         tag = stream.metadata.get("DURATION", "")  # Matroska, as 00:00:22.280000000
@@ -462,6 +463,7 @@ class VideoReader:
         if len(parts) == 3 and all(part.replace(".", "", 1).isdigit() for part in parts):
             end_s = int(parts[0]) * 3600 + int(parts[1]) * 60 + float(parts[2])
             return max(0.0, end_s - float(self.origin_pts * self.time_base))
+        self._own_duration = False  # sound may be longer than the pictures
         return (self._container.duration or 0) / av.time_base
 
     def _seek(self, start_s: float) -> bool:
@@ -519,7 +521,9 @@ class VideoReader:
                 if stamp is None
                 else float((stamp - self.origin_pts) * Fraction(picture.time_base or 1))
             )
-            if pts_s <= last_pts_s or pts_s < -1.0:
+            if pts_s < -5e-7:
+                continue  # before the start that the file declares: an edit list hides it
+            if pts_s <= last_pts_s:
                 self.health.num_errors += 1
                 damaged = True
                 continue
@@ -549,7 +553,9 @@ class VideoReader:
         if held is not None:
             end_s = self._last_end_s(held)
             frame = self._good(held, end_s)
-            if end_s < self.info.duration_s - 0.5 * self._frame_s and self.health.num_errors:
+            gap_s = self.info.duration_s - end_s
+            cut_off = self._own_duration and gap_s > max(0.5, 2 * self._frame_s)
+            if cut_off or (self.health.num_errors and gap_s > 0.5 * self._frame_s):
                 self.health.lost_s.append((end_s, self.info.duration_s))
             yield frame
 
@@ -627,6 +633,8 @@ class VideoWriter:
         self._stream = stream
         self._time_base = time_base
         self._num_written = 0
+        self.keyframes: list[int] = []
+        """Timestamps of the key frames, in the clock given; complete after the context."""
 
     def __enter__(self) -> Self:
         return self
@@ -639,7 +647,7 @@ class VideoWriter:
             context.color_primaries, context.color_trc = picture.color_primaries, picture.color_trc
         picture.pts, picture.time_base, picture.duration = pts, self._time_base, duration
         picture.pict_type = 0  # else the encoder would copy the source's frame types
-        self._container.mux(self._stream.encode(picture))
+        self._mux(picture)
         self._num_written += 1
 
     def __exit__(
@@ -650,6 +658,12 @@ class VideoWriter:
     ) -> None:
         try:
             if kind is None:
-                self._container.mux(self._stream.encode(None))
+                self._mux(None)
         finally:
             self._container.close()
+
+    def _mux(self, picture: VideoFrame | None) -> None:
+        for packet in self._stream.encode(picture):
+            if packet.is_keyframe and packet.pts is not None:
+                self.keyframes.append(packet.pts)
+            self._container.mux(packet)

@@ -20,6 +20,7 @@ from common.storage import write_atomic
 __all__ = ["write_report"]
 
 KEPT = "kept"
+FAILED = "failed: "
 NUM_COLOURS = 8
 BY_SCORE = ("blur", "dark", "bright", "low_motion", "high_motion")
 """Reasons that follow from a score and its bounds, as `curation.decide` gives them."""
@@ -31,12 +32,13 @@ SETTING = {"luma.min": "dark.min", "luma.max": "bright.max"}
 class Part:
     """One part of the footage: what was kept, one reason of rejection, or one of failure.
 
-    `num_clips` is None for failures: a source that cannot be read has no clips yet.
+    Footage that never became a clip counts too, so seconds may stand beside no clip at all.
     """
 
+    kind: str
     label: str
     colour: str
-    num_clips: int | None
+    num_clips: int
     seconds: float
 
 
@@ -132,40 +134,44 @@ def _seconds(clips: Mapping[str, list[Any]]) -> list[float]:
 
 
 def _labels(clips: Mapping[str, list[Any]]) -> list[str]:
-    """Per clip: `kept` or the reason of its rejection."""
-    reasons = clips.get("reject_reason", [None] * len(clips["kept"]))
+    """Per clip: `kept`, the reason of its rejection, or `failed: ` and the reason of that."""
+    none = [None] * len(clips["kept"])
+    rejections, failures = clips.get("reject_reason", none), clips.get("failed_reason", none)
     return [
-        KEPT if kept else (reason or "no reason given")
-        for kept, reason in zip(clips["kept"], reasons, strict=True)
+        KEPT if kept else f"{FAILED}{failed}" if failed else (rejected or "no reason given")
+        for kept, rejected, failed in zip(clips["kept"], rejections, failures, strict=True)
     ]
 
 
 def _parts(clips: Mapping[str, list[Any]], summary: Mapping[str, Any]) -> list[Part]:
     """Kept first, then the reasons, then the failures, each by falling seconds.
 
-    Rejected and failed seconds come from the summary, which also counts footage that never became
-    a clip; clip counts, and all that the summary leaves out, from the table.
+    Seconds come from the summary, which also counts footage that never became a clip; what the
+    summary leaves out, and the counts of clips, from the table.
     """
     counts: dict[str, int] = {}
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = {KEPT: 0.0}
     for label, length_s in zip(_labels(clips), _seconds(clips), strict=True):
         counts[label] = counts.get(label, 0) + 1
         seconds[label] = seconds.get(label, 0.0) + length_s
+    seconds[KEPT] = summary.get("seconds_kept", seconds[KEPT])
     seconds |= summary.get("seconds_rejected", {})
-    kept_s = summary.get("seconds_kept", seconds.pop(KEPT, 0.0))
-    seconds.pop(KEPT, None)
-    parts = [
-        Part(label=KEPT, colour="fill-kept", num_clips=counts.get(KEPT, 0), seconds=kept_s),
-    ]
-    for rank, label in enumerate(sorted(seconds, key=lambda name: (-seconds[name], name))):
-        colour = f"fill-{min(rank, NUM_COLOURS - 1)}"
-        parts.append(
-            Part(label=label, colour=colour, num_clips=counts.get(label, 0), seconds=seconds[label])
+    seconds |= {f"{FAILED}{name}": s for name, s in summary.get("seconds_failed", {}).items()}
+    kinds: dict[str, list[str]] = {KEPT: [], "rejected": [], "failed": []}
+    for label in sorted(seconds, key=lambda name: (-seconds[name], name)):
+        kind = KEPT if label == KEPT else "failed" if label.startswith(FAILED) else "rejected"
+        kinds[kind].append(label)
+    return [
+        Part(
+            kind=kind,
+            label=label,
+            colour=f"fill-{min(rank, NUM_COLOURS - 1) if kind == 'rejected' else kind}",
+            num_clips=counts.get(label, 0),
+            seconds=seconds[label],
         )
-    failed: dict[str, float] = summary.get("seconds_failed", {})
-    for label in sorted(failed, key=lambda name: (-failed[name], name)):
-        parts.append(Part(label=label, colour="fill-failed", num_clips=None, seconds=failed[label]))
-    return parts
+        for kind, labels in kinds.items()
+        for rank, label in enumerate(labels)
+    ]
 
 
 def _clip_columns(
@@ -175,13 +181,14 @@ def _clip_columns(
     bounds: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
     """What the script of the page reads; see the top of `report.js` for the fields."""
-    labels = [part.label for part in parts if part.num_clips is not None]
+    labels = [part.label for part in parts]
     place = {label: number for number, label in enumerate(labels)}
     columns: dict[str, Any] = {
         "count": len(clips["clip_id"]),
         "id": clips["clip_id"],
         "labels": labels,
-        "colours": [part.colour for part in parts if part.num_clips is not None],
+        "colours": [part.colour for part in parts],
+        "rejected": [part.kind == "rejected" for part in parts],
         "by_score": [label in BY_SCORE for label in labels],
         "settings": SETTING,
         "label": [place[label] for label in _labels(clips)],
@@ -227,6 +234,7 @@ def _source_rows(videos: Mapping[str, list[Any]]) -> dict[str, Any]:
         "source": ("Source", str),
         "status": ("Status", str),
         "reason": ("Reason", str),
+        "detail": ("What happened", str),
         "duration_s": ("Length", duration),
         "size": ("Size", str),
         "fps": ("Frames/s", lambda fps: f"{fps:.4g}"),
@@ -281,17 +289,17 @@ def _body(
     parts: list[Part],
 ) -> str:
     num_clips = len(clips["clip_id"])
-    rejected = [part for part in parts[1:] if part.num_clips is not None]
-    failed = [part for part in parts if part.num_clips is None]
+    rejected = [part for part in parts if part.kind == "rejected"]
+    failed = [part for part in parts if part.kind == "failed"]
     seconds_in = summary.get("seconds_in", sum(part.seconds for part in parts))
     num_sources = len(videos.get("source", [])) or len(set(clips.get("source", [])))
     figures = [
         ("Footage in", duration(seconds_in), counted(num_sources, "source")),
-        ("Kept", duration(parts[0].seconds), counted(parts[0].num_clips or 0, "clip")),
+        ("Kept", duration(parts[0].seconds), counted(parts[0].num_clips, "clip")),
         (
             "Rejected",
             duration(sum(part.seconds for part in rejected)),
-            counted(sum(part.num_clips or 0 for part in rejected), "clip"),
+            counted(sum(part.num_clips for part in rejected), "clip"),
         ),
         (
             "Failed",
@@ -301,7 +309,7 @@ def _body(
     ]
     if isinstance(summary.get("wall_s"), int | float):
         figures.append(("Wall time", duration(summary["wall_s"]), ""))
-    kept = parts[0].num_clips or 0
+    kept = parts[0].num_clips
     bar = stacked_bar([(part.label, part.colour, part.seconds) for part in parts], seconds_in)
     lede = (
         f"{duration(parts[0].seconds)} of {duration(seconds_in)} of footage was kept."
@@ -333,10 +341,9 @@ def _legend(parts: list[Part], seconds_in: float) -> str:
     rows = []
     for part in parts:
         share = part.seconds / seconds_in if seconds_in else 0.0
-        clips = "" if part.num_clips is None else f"{part.num_clips:,}"
-        label = f"failed: {part.label}" if part.num_clips is None else part.label
+        clips = f"{part.num_clips:,}" if part.num_clips or part.kind == KEPT else ""
         rows.append(
-            f'<tr><td>{badge(label, part.colour)}</td><td class="num">{clips}</td>'
+            f'<tr><td>{badge(part.label, part.colour)}</td><td class="num">{clips}</td>'
             f'<td class="num">{duration(part.seconds)}</td><td class="num">{share:.1%}</td></tr>'
         )
     accounted = sum(part.seconds for part in parts)

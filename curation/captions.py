@@ -1,0 +1,142 @@
+"""Captions that come with the videos.
+
+Looked for in this order: the file that the configuration names, `NAME.json` or `NAME.txt` beside
+the video, then `captions.json` in the input folder. A caption is a text for the whole video, or a
+list of spans `{"start_s", "end_s", "caption"}`, of which a clip takes the one it shares most time
+with.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import ConfigError, DataError
+
+FOLDER_FILE = "captions.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    start_s: float
+    end_s: float
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captions:
+    """All that is said of one video, and in which file."""
+
+    spans: tuple[Span, ...] = ()
+    origin: str = ""
+
+    def of(self, start_s: float, end_s: float) -> tuple[str, str]:
+        """(caption, where it comes from) of a clip; two empty texts where there is none."""
+        best = max(
+            self.spans, key=lambda s: min(end_s, s.end_s) - max(start_s, s.start_s), default=None
+        )
+        if best is None or min(end_s, best.end_s) <= max(start_s, best.start_s):
+            return "", ""
+        return best.caption, self.origin
+
+
+class CaptionBook:
+    """Finds the captions of each video, and keeps what could not be read in `problems`."""
+
+    def __init__(self, folder: Path, explicit: Path | None = None) -> None:
+        self.problems: dict[str, str] = {}
+        """File name to why its caption was left out."""
+        self.used: set[str] = set()
+        """Files beside the videos that were read as captions, relative to the folder."""
+        self._folder = folder if folder.is_dir() else folder.parent
+        self._explicit: dict[str, Any] = {}
+        self._explicit_name = ""
+        if explicit is not None:
+            self._explicit_name = explicit.name
+            try:
+                self._explicit = _table(_parse(explicit))
+            except FileNotFoundError:
+                raise ConfigError(f"captions={explicit} does not exist") from None
+            except ValueError as error:
+                raise DataError(f"captions={explicit}: {error}") from error
+        self._common: dict[str, Any] = {}
+        common = self._folder / FOLDER_FILE
+        if common.is_file():
+            self.used.add(FOLDER_FILE)
+            try:
+                self._common = _table(_parse(common))
+            except (ValueError, OSError) as error:
+                self.problems[FOLDER_FILE] = str(error)
+
+    def of(self, source: str) -> Captions:
+        """The captions of a video by its name in the input folder."""
+        for table, origin in self._tables(source):
+            for name in (source, Path(source).name):
+                if name in table:
+                    try:
+                        return Captions(spans=_spans(table[name]), origin=origin)
+                    except ValueError as error:
+                        self.problems[f"{origin}: {name}"] = str(error)
+        return Captions()
+
+    def _tables(self, source: str) -> list[tuple[dict[str, Any], str]]:
+        tables = [(self._explicit, self._explicit_name)]
+        for suffix in (".json", ".txt"):
+            # Both clip.mp4.txt and clip.txt are in use.
+            for beside in (source + suffix, Path(source).with_suffix(suffix).as_posix()):
+                path = self._folder / beside
+                if beside == FOLDER_FILE or not path.is_file():
+                    continue
+                self.used.add(beside)
+                try:
+                    value = _parse(path)
+                except (ValueError, OSError) as error:
+                    self.problems[beside] = str(error)
+                    continue
+                tables.append(({source: value}, beside))
+        tables.append((self._common, FOLDER_FILE))
+        return tables
+
+
+def _parse(path: Path) -> Any:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+    if path.suffix.lower() == ".txt":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is not JSON: {error}") from None
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must map file names to captions")
+    return value
+
+
+def _spans(value: Any) -> tuple[Span, ...]:
+    """A text, a list of spans, or an object with `caption` or `captions`."""
+    if isinstance(value, dict):
+        if "captions" in value:
+            value = value["captions"]
+        elif "caption" in value and "start_s" not in value:
+            value = value["caption"]
+    if isinstance(value, str):
+        text = value.strip()
+        return (Span(start_s=float("-inf"), end_s=float("inf"), caption=text),) if text else ()
+    if isinstance(value, list):
+        try:
+            return tuple(
+                Span(
+                    start_s=float(entry["start_s"]),
+                    end_s=float(entry["end_s"]),
+                    caption=str(entry["caption"]).strip(),
+                )
+                for entry in value
+            )
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("every span needs start_s, end_s and caption") from None
+    raise ValueError(f"a caption is a text or a list of spans, not {type(value).__name__}")

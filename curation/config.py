@@ -1,0 +1,207 @@
+"""Settings of a curation. Every number that changes a result enters the hash of its stage."""
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from common.errors import ConfigError
+
+PRESETS = (
+    "ultrafast",
+    "superfast",
+    "veryfast",
+    "faster",
+    "fast",
+    "medium",
+    "slow",
+    "slower",
+    "veryslow",
+)
+
+
+def _need(condition: bool, key: str, value: object, rule: str) -> None:
+    if not condition:
+        raise ConfigError(f"{key}={value} is impossible: {rule}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShotsConfig:
+    """PySceneDetect's adaptive content detector. A cut is a frame whose change in hue, saturation
+    and brightness is large, and large beside that of the frames around it."""
+
+    min_content: float = 18.0
+    """Least mean change per pixel, 0 to 255."""
+    min_ratio: float = 2.25
+    """Least ratio to the mean change of the frames around; higher finds fewer cuts."""
+    window_frames: int = 2
+    """Frames on either side that count as around."""
+    min_shot_s: float = 0.4
+    """A cut nearer than this to the one before is taken for a flash."""
+
+    def __post_init__(self) -> None:
+        _need(0 < self.min_content <= 255, "shots.min_content", self.min_content, "0 to 255")
+        _need(self.min_ratio >= 1, "shots.min_ratio", self.min_ratio, "at least 1")
+        _need(self.window_frames >= 1, "shots.window_frames", self.window_frames, "at least 1")
+        _need(self.min_shot_s >= 0, "shots.min_shot_s", self.min_shot_s, "not negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisConfig:
+    """The one decode that feeds every detector and score."""
+
+    width_px: int = 320
+    """Of the reduced picture if it is 16:9; other shapes get the same area. Never enlarged."""
+    samples_per_s: float = 4.0
+    """How often blur, brightness and motion are measured."""
+    thumbnail_px: int = 240
+    """Width of a clip's thumbnail."""
+    threads: int = 0
+    """Of the decoder; 0 takes every core. Not part of the hash: pictures do not depend on it."""
+
+    def __post_init__(self) -> None:
+        _need(64 <= self.width_px <= 4096, "analysis.width_px", self.width_px, "64 to 4096")
+        _need(
+            0 < self.samples_per_s <= 1000, "analysis.samples_per_s", self.samples_per_s, "above 0"
+        )
+        _need(
+            32 <= self.thumbnail_px <= 4096,
+            "analysis.thumbnail_px",
+            self.thumbnail_px,
+            "32 to 4096",
+        )
+        _need(self.threads >= 0, "analysis.threads", self.threads, "0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlurConfig:
+    """Variance of the Laplacian of brightness on the reduced picture; low is blurred."""
+
+    min: float | None = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MotionConfig:
+    """Mean optical flow, as a fraction of the picture's diagonal per second."""
+
+    min: float | None = 0.001
+    max: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.min is not None and self.max is not None:
+            _need(self.min <= self.max, "motion.min", self.min, f"above motion.max={self.max}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DarkConfig:
+    """Mean brightness, 0 to 255, below which a clip is dark."""
+
+    min: float | None = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrightConfig:
+    """Mean brightness, 0 to 255, above which a clip is bright."""
+
+    max: float | None = 235.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscodeConfig:
+    """H.264 for the shards. Everything here changes the bytes, the number of threads too."""
+
+    crf: int = 18
+    preset: str = "veryfast"
+    threads: int = 2
+    gop_s: float = 1.0
+    """Seconds between key frames; short makes windows of training cheap to reach."""
+    max_short_side_px: int | None = 720
+    """Larger pictures are scaled down to this; null keeps every size."""
+
+    def __post_init__(self) -> None:
+        _need(0 <= self.crf <= 51, "transcode.crf", self.crf, "0 (lossless) to 51")
+        _need(
+            self.preset in PRESETS, "transcode.preset", self.preset, f"one of {', '.join(PRESETS)}"
+        )
+        _need(1 <= self.threads <= 64, "transcode.threads", self.threads, "1 to 64")
+        _need(0 < self.gop_s <= 600, "transcode.gop_s", self.gop_s, "above 0")
+        if self.max_short_side_px is not None:
+            _need(
+                self.max_short_side_px >= 16,
+                "transcode.max_short_side_px",
+                self.max_short_side_px,
+                "at least 16, or null",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardConfig:
+    """Tars by aspect, resolution and duration. The outermost buckets are open, so every clip has
+    one."""
+
+    target_bytes: int = 256 * 2**20
+    """A tar is closed before the clip that would exceed this."""
+    aspects: list[str] = field(default_factory=lambda: ["9x16", "3x4", "1x1", "4x3", "16x9"])
+    """A clip goes to the nearest, measured in ratio."""
+    short_sides_px: list[int] = field(default_factory=lambda: [240, 360, 480, 720, 1080])
+    """Lower bounds of the buckets by resolution; smaller pictures have a bucket of their own."""
+    durations_s: list[float] = field(default_factory=lambda: [2.0, 5.0, 10.0])
+    """Bounds between the buckets by duration."""
+
+    def __post_init__(self) -> None:
+        _need(self.target_bytes > 0, "shard.target_bytes", self.target_bytes, "above 0")
+        _need(bool(self.aspects), "shard.aspects", self.aspects, "name at least one, as 16x9")
+        for aspect in self.aspects:
+            parts = aspect.split("x")
+            good = len(parts) == 2 and all(part.isdigit() and int(part) > 0 for part in parts)
+            _need(good, "shard.aspects", aspect, "written as 16x9")
+        for key, bounds in (
+            ("shard.short_sides_px", self.short_sides_px),
+            ("shard.durations_s", self.durations_s),
+        ):
+            rising = all(a < b for a, b in pairwise(bounds))
+            _need(rising and all(b > 0 for b in bounds), key, bounds, "positive and rising")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurateConfig:
+    """One curation, from a folder of videos to a curated folder."""
+
+    input: str
+    """A folder, searched to any depth, or one video."""
+    output: str
+    captions: str | None = None
+    """A JSON file of captions by file name; null takes what lies beside the videos."""
+    min_clip_s: float = 0.9
+    """Shorter clips are rejected as `short`."""
+    max_clip_s: float = 10.0
+    """Longer shots are split evenly."""
+    min_side_px: int = 64
+    """Videos with a smaller side are refused as `too_small`."""
+    retries: int = 1
+    """How often an item is tried again after a failure that is not its own fault."""
+    shots: ShotsConfig = field(default_factory=ShotsConfig)
+    analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
+    blur: BlurConfig = field(default_factory=BlurConfig)
+    motion: MotionConfig = field(default_factory=MotionConfig)
+    dark: DarkConfig = field(default_factory=DarkConfig)
+    bright: BrightConfig = field(default_factory=BrightConfig)
+    transcode: TranscodeConfig = field(default_factory=TranscodeConfig)
+    shard: ShardConfig = field(default_factory=ShardConfig)
+
+    def __post_init__(self) -> None:
+        _need(self.min_clip_s >= 0, "min_clip_s", self.min_clip_s, "not negative")
+        _need(
+            self.max_clip_s > 0 and math.isfinite(self.max_clip_s),
+            "max_clip_s",
+            self.max_clip_s,
+            "above 0",
+        )
+        # Halves of a shot just over the limit must not fall under the least length.
+        _need(
+            self.max_clip_s >= 2 * self.min_clip_s,
+            "max_clip_s",
+            self.max_clip_s,
+            f"at least twice min_clip_s={self.min_clip_s}",
+        )
+        _need(self.min_side_px >= 4, "min_side_px", self.min_side_px, "at least 4")
+        _need(0 <= self.retries <= 100, "retries", self.retries, "0 to 100")

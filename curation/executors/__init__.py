@@ -1,0 +1,1 @@
+"""How stages are run; every executor gives the same results."""

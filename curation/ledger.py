@@ -1,0 +1,172 @@
+"""What is done, so that a killed run continues exactly. One SQLite file, one writer at a time."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from common.errors import DataError, VfmError
+
+_VERSION = 1
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS files (
+    path TEXT PRIMARY KEY, num_bytes INTEGER, modified_ns INTEGER, video_id TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS sources (
+    video_id TEXT, source TEXT, path TEXT NOT NULL, duplicate INTEGER NOT NULL,
+    captions TEXT NOT NULL, PRIMARY KEY (video_id, source)
+);
+CREATE TABLE IF NOT EXISTS work (
+    content_id TEXT, span TEXT, stage TEXT, params TEXT,
+    results TEXT NOT NULL, wall_s REAL NOT NULL,
+    PRIMARY KEY (content_id, span, stage, params)
+);
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSource:
+    """A source of the folder, from this run or an earlier one."""
+
+    video_id: str
+    source: str
+    path: str
+    duplicate: bool
+    captions: Any
+
+
+class Ledger:
+    """Results by (content, span, stage, hash of parameters). Every write is on disk on return."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "ledger.sqlite"
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_TABLES)
+            version = self.meta("version")
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                f"{path} is damaged ({error}): remove the folder {folder} to begin again"
+            ) from error
+        if version is None:
+            self.set_meta("version", _VERSION)
+        elif version != _VERSION:
+            raise DataError(f"{path} is of format {version}, this vfm writes {_VERSION}")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def meta(self, key: str) -> Any | None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def set_meta(self, key: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def recall(self, content_id: str, span: str, stage: str, params: str) -> Any | None:
+        """The results recorded for this work, or None."""
+        row = self._db.execute(
+            "SELECT results FROM work WHERE content_id=? AND span=? AND stage=? AND params=?",
+            (content_id, span, stage, params),
+        ).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def record(
+        self, content_id: str, span: str, stage: str, params: str, results: Any, wall_s: float
+    ) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?)",
+            (content_id, span, stage, params, json.dumps(results), wall_s),
+        )
+
+    def recorded(self, stage: str, params: str) -> dict[tuple[str, str], tuple[Any, float]]:
+        """All results of a stage: (content, span) to (results, seconds of work)."""
+        rows = self._db.execute(
+            "SELECT content_id, span, results, wall_s FROM work WHERE stage=? AND params=?",
+            (stage, params),
+        )
+        return {(row[0], row[1]): (json.loads(row[2]), row[3]) for row in rows}
+
+    def known_file(self, path: str, num_bytes: int, modified_ns: int) -> str | None:
+        """The id of a file that has not changed since it was hashed."""
+        row = self._db.execute(
+            "SELECT video_id FROM files WHERE path=? AND num_bytes=? AND modified_ns=?",
+            (path, num_bytes, modified_ns),
+        ).fetchone()
+        return None if row is None else row[0]
+
+    def remember_file(self, path: str, num_bytes: int, modified_ns: int, video_id: str) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)",
+            (path, num_bytes, modified_ns, video_id),
+        )
+
+    def remember_source(self, video_id: str, source: str, path: str, captions: Any) -> None:
+        """A source of this folder; the first name under which its bytes came is the original."""
+        names = self._db.execute(
+            "SELECT source FROM sources WHERE video_id=? AND duplicate=0", (video_id,)
+        ).fetchone()
+        duplicate = names is not None and names[0] != source
+        self._db.execute(
+            "INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?)",
+            (video_id, source, path, duplicate, json.dumps(captions)),
+        )
+
+    def sources(self) -> list[KnownSource]:
+        """All sources that ever came to this folder, by name."""
+        rows = self._db.execute(
+            "SELECT video_id, source, path, duplicate, captions FROM sources "
+            "ORDER BY source, video_id"
+        )
+        return [
+            KnownSource(
+                video_id=row[0],
+                source=row[1],
+                path=row[2],
+                duplicate=bool(row[3]),
+                captions=json.loads(row[4]),
+            )
+            for row in rows
+        ]
+
+
+@contextlib.contextmanager
+def only_driver(folder: Path) -> Iterator[None]:
+    """Holds a folder for one driver; raises `VfmError` naming the other where there is one.
+
+    The kernel drops the lock with its process, so a killed driver leaves nothing to clean up.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a+") as file:
+        _take(file, folder)
+        file.seek(0)
+        file.truncate()
+        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, file)
+        file.flush()
+        yield
+
+
+def _take(file: IO[str], folder: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        try:
+            other = json.load(file)
+            who = f"process {other['pid']} on {other['host']}"
+        except (ValueError, KeyError, TypeError):
+            who = "another process"
+        raise VfmError(
+            f"{folder.parent} is being written by {who}: wait for it, stop it, or choose another "
+            "output folder"
+        ) from None

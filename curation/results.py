@@ -1,0 +1,275 @@
+"""Analyses, decisions and failures of all sources as rows, and their accounting."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from curation.accounting import Fate, account
+from curation.captions import Captions, Span
+from curation.config import CurateConfig
+from curation.decide import reject_reason
+from curation.ledger import KnownSource
+from curation.stage import Failure
+from curation.stages.analyse import Analysis
+from curation.tables import ClipRow, VideoRow
+
+
+class Collected:
+    """Everything known of a curated folder's sources; clips may still change by failing."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, KnownSource] = {}
+        """By video id, originals only."""
+        self.videos: list[VideoRow] = []
+        self.failed_entries: list[dict[str, Any]] = []
+        """Lines of `failed.jsonl`, with `path` in place of the command."""
+        self.num_analysed = 0
+        self._clips: dict[str, ClipRow] = {}
+        self._others: list[Fate] = []
+        self._duration_us = 0
+
+    @property
+    def clips(self) -> list[ClipRow]:
+        return list(self._clips.values())
+
+    def accounting(self) -> dict[str, Any]:
+        """See `curation.accounting.account`."""
+        return account(self._duration_us, self.clips, self._others)
+
+    def video_counts(self) -> dict[str, int]:
+        """Sources by status."""
+        return dict(sorted(Counter(video.status for video in self.videos).items()))
+
+    def set_buckets(self, buckets: Mapping[str, str]) -> None:
+        """Notes where kept clips go."""
+        for clip_id, bucket in buckets.items():
+            self._clips[clip_id] = dataclasses.replace(self._clips[clip_id], bucket=bucket)
+
+    def clip_failed(self, clip_id: str, failure: Failure) -> None:
+        """A clip that should have been kept could not be encoded."""
+        clip = self._clips[clip_id]
+        self._clips[clip_id] = dataclasses.replace(
+            clip,
+            kept=False,
+            reject_reason=f"failed: {failure.reason}",
+            failed_reason=failure.reason,
+            bucket=None,
+            transcode_hash=None,
+        )
+        self._fail(clip_id, self.sources[clip.video_id], failure, clip.seconds)
+
+    def add_analysis(
+        self,
+        source: KnownSource,
+        analysis: Analysis,
+        config: CurateConfig,
+        *,
+        analysis_hash: str,
+        transcode_hash: str,
+        thumbnails: Path,
+    ) -> None:
+        """A source that was read, whole or in part."""
+        captions = Captions(
+            spans=tuple(Span(**span) for span in source.captions["spans"]),
+            origin=source.captions["origin"],
+        )
+        self.sources[source.video_id] = source
+        self.num_analysed += 1
+        self._duration_us += analysis.duration_us
+        lost_us = self._lose(source, analysis)
+        for clip in analysis.clips:
+            reason = reject_reason(clip, config)
+            caption, origin = captions.of(clip.start_us / 1e6, clip.end_us / 1e6)
+            thumbnail = thumbnails / f"{clip.clip_id}.jpg"
+            self._clips[clip.clip_id] = ClipRow(
+                clip_id=clip.clip_id,
+                video_id=analysis.video_id,
+                source=source.source,
+                start_us=clip.start_us,
+                end_us=clip.end_us,
+                kept=reason is None,
+                reject_reason=reason,
+                failed_reason=None,
+                width=analysis.width,
+                height=analysis.height,
+                fps=clip.num_frames / ((clip.end_us - clip.start_us) / 1e6),
+                num_frames=clip.num_frames,
+                caption=caption or None,
+                caption_source=origin or None,
+                scores={name: (s.value, s.valid) for name, s in clip.scores.items()},
+                thumbnail=f"report/thumbs/{thumbnail.name}" if thumbnail.is_file() else None,
+                bucket=None,
+                analysis_hash=analysis_hash,
+                transcode_hash=transcode_hash if reason is None else None,
+            )
+        damaged = lost_us > 0
+        detail = None
+        if damaged:
+            saved_s = (analysis.duration_us - lost_us) / 1e6
+            detail = (
+                f"{saved_s:.2f} s saved, {lost_us / 1e6:.2f} s lost, "
+                f"{analysis.num_errors} decode errors"
+            )
+        self.videos.append(
+            VideoRow(
+                video_id=analysis.video_id,
+                source=source.source,
+                status="salvaged" if damaged else "ok",
+                reason=_hole_reasons(analysis)[0] if damaged else None,
+                detail=detail,
+                duration_s=analysis.duration_us / 1e6,
+                lost_s=lost_us / 1e6,
+                width=analysis.width,
+                height=analysis.height,
+                fps=analysis.fps,
+                codec=analysis.codec,
+                pix_fmt=analysis.pix_fmt,
+                rotation_deg=analysis.rotation_deg,
+                has_audio=analysis.has_audio,
+                num_bytes=analysis.num_bytes,
+                num_frames=analysis.num_frames,
+                num_errors=analysis.num_errors,
+                num_clips=len(analysis.clips),
+                analysis_hash=analysis_hash,
+            )
+        )
+
+    def add_refused(self, source: KnownSource, failure: Failure, analysis_hash: str) -> None:
+        """A source without a single clip."""
+        self._duration_us += round(failure.seconds * 1e6)
+        self._others.append(
+            Fate(kind="failed", reason=failure.reason, duration_us=round(failure.seconds * 1e6))
+        )
+        self._fail(source.video_id, source, failure, failure.seconds)
+        self._bare(
+            source, "refused", failure.reason, failure.detail, failure.seconds, analysis_hash
+        )
+
+    def add_duplicate(
+        self, source: KnownSource, original: str, duration_us: int, analysis_hash: str
+    ) -> None:
+        """The same bytes under another name."""
+        self._duration_us += duration_us
+        self._others.append(Fate(kind="rejected", reason="duplicate", duration_us=duration_us))
+        detail = f"same bytes as {original}"
+        self._bare(source, "duplicate", "duplicate", detail, duration_us / 1e6, analysis_hash)
+
+    def add_unread(self, failure: Failure) -> None:
+        """A file whose bytes could not be read, so it has no id."""
+        source = KnownSource(
+            video_id="", source=failure.label, path=failure.label, duplicate=False, captions={}
+        )
+        self._fail("", source, failure, 0.0)
+        self._others.append(Fate(kind="failed", reason=failure.reason, duration_us=0))
+        self._bare(source, "refused", failure.reason, failure.detail, 0.0, "")
+
+    def _lose(self, source: KnownSource, analysis: Analysis) -> int:
+        reasons = _hole_reasons(analysis)
+        total_us = 0
+        for (start, end), reason in zip(analysis.lost_us, reasons, strict=True):
+            self._others.append(Fate(kind="failed", reason=reason, duration_us=end - start))
+            failure = Failure(
+                content_id=source.video_id,
+                span=f"{start}-{end}",
+                label=source.source,
+                stage="analyse",
+                attempts=1,
+                reason=reason,
+                detail=f"{(end - start) / 1e6:.2f} s lost from {start / 1e6:.2f} s on",
+                lasting=True,
+            )
+            self._fail(source.video_id, source, failure, (end - start) / 1e6)
+            total_us += end - start
+        return total_us
+
+    def _fail(self, item_id: str, source: KnownSource, failure: Failure, seconds: float) -> None:
+        self.failed_entries.append(
+            {
+                "id": item_id,
+                "source": source.source,
+                "stage": failure.stage,
+                "attempts": failure.attempts,
+                "reason": failure.reason,
+                "detail": failure.detail,
+                "seconds": seconds,
+                "path": source.path,
+            }
+        )
+
+    def _bare(
+        self,
+        source: KnownSource,
+        status: str,
+        reason: str,
+        detail: str,
+        duration_s: float,
+        analysis_hash: str,
+    ) -> None:
+        self.videos.append(
+            VideoRow(
+                video_id=source.video_id,
+                source=source.source,
+                status=status,
+                reason=reason,
+                detail=detail,
+                duration_s=duration_s,
+                lost_s=duration_s if status == "refused" else 0.0,
+                width=None,
+                height=None,
+                fps=None,
+                codec=None,
+                pix_fmt=None,
+                rotation_deg=None,
+                has_audio=None,
+                num_bytes=None,
+                num_frames=None,
+                num_errors=None,
+                num_clips=0,
+                analysis_hash=analysis_hash,
+            )
+        )
+
+
+def collect(
+    config: CurateConfig,
+    sources: Sequence[KnownSource],
+    analyses: Mapping[str, Analysis],
+    failures: Sequence[Failure],
+    *,
+    analysis_hash: str,
+    transcode_hash: str,
+    thumbnails: Path,
+) -> Collected:
+    """All sources of the folder with what became of them, decided."""
+    found = Collected()
+    refused = {failure.content_id: failure for failure in failures if failure.content_id}
+    originals = {source.video_id: source.source for source in sources if not source.duplicate}
+    for source in sources:
+        analysis = analyses.get(source.video_id)
+        failure = refused.get(source.video_id)
+        if source.duplicate:
+            duration_us = analysis.duration_us if analysis else 0
+            found.add_duplicate(source, originals[source.video_id], duration_us, analysis_hash)
+        elif analysis is not None:
+            found.add_analysis(
+                source,
+                analysis,
+                config,
+                analysis_hash=analysis_hash,
+                transcode_hash=transcode_hash,
+                thumbnails=thumbnails,
+            )
+        elif failure is not None:
+            found.add_refused(source, failure, analysis_hash)
+    for failure in failures:
+        if not failure.content_id:
+            found.add_unread(failure)
+    return found
+
+
+def _hole_reasons(analysis: Analysis) -> list[str]:
+    return [
+        "truncated" if end == analysis.duration_us else "damaged" for _, end in analysis.lost_us
+    ]

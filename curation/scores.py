@@ -1,0 +1,76 @@
+"""Scores of a clip from samples of its reduced frames.
+
+All are independent of codec, frame rate and resolution as far as the reduced picture allows:
+brightness from 0 to 255, motion as a fraction of the picture's diagonal per second.
+"""
+
+import math
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+SCORES = ("blur", "motion", "luma")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """`value` means something only where `valid`; a clip without a pair of frames has no motion,
+    which is not the same as motion 0."""
+
+    value: float
+    valid: bool
+
+
+class FrameScorer:
+    """Measures sampled frames while they pass; keeps numbers only, never pictures."""
+
+    def __init__(self, samples_per_s: float) -> None:
+        self._period_us = round(1e6 / samples_per_s)
+        self._next_us = 0
+        self._before: tuple[int, np.ndarray] | None = None
+        self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
+        self._stills: list[tuple[int, float, float]] = []
+        self._pairs: list[tuple[int, int, float]] = []
+
+    def feed(self, pts_us: int, bgr: np.ndarray) -> bool:
+        """Takes the next frame; says whether it was sampled."""
+        sampled = pts_us >= self._next_us
+        if not sampled and self._before is None:
+            return False
+        grey = cv2.cvtColor(bgr, cv2.COLOR_BGR2GRAY)
+        if self._before is not None:
+            self._pairs.append((self._before[0], pts_us, self._speed(*self._before, pts_us, grey)))
+            self._before = None
+        if sampled:
+            blur = float(cv2.Laplacian(grey, cv2.CV_64F).var())
+            self._stills.append((pts_us, blur, float(grey.mean())))
+            self._before = (pts_us, grey)
+            self._next_us = (pts_us // self._period_us + 1) * self._period_us
+        return sampled
+
+    def interrupt(self) -> None:
+        """Footage is missing here: no motion is measured across the hole."""
+        self._before = None
+
+    def over(self, start_us: int, end_us: int) -> dict[str, Score]:
+        """The scores of a clip: medians over the samples that lie wholly in it."""
+        stills = [still for still in self._stills if start_us <= still[0] < end_us]
+        speeds = [p[2] for p in self._pairs if start_us <= p[0] and p[1] < end_us]
+        return {
+            "blur": _median([still[1] for still in stills]),
+            "motion": _median(speeds),
+            "luma": _median([still[2] for still in stills]),
+        }
+
+    def _speed(self, from_us: int, before: np.ndarray, to_us: int, now: np.ndarray) -> float:
+        """Mean flow between two adjacent frames, in diagonals per second."""
+        flow = self._flow.calc(before, now, None)
+        length = cv2.magnitude(flow[..., 0], flow[..., 1]).mean()
+        return float(length) / math.hypot(*now.shape) / ((to_us - from_us) / 1e6)
+
+
+def _median(values: list[float]) -> Score:
+    if not values:
+        return Score(value=0.0, valid=False)
+    return Score(value=round(float(np.median(values)), 6), valid=True)

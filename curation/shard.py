@@ -1,0 +1,210 @@
+"""Encoded clips to WebDataset tars, in an order that depends on ids only."""
+
+import hashlib
+import io
+import json
+import math
+import tarfile
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.storage import atomic_path
+from curation.config import ShardConfig
+from curation.stages.transcode import EncodedClip
+from dataloading.schema import (
+    MANIFEST_NAME,
+    IndexRow,
+    Manifest,
+    ShardInfo,
+    index_path,
+    read_index,
+    read_manifest,
+    write_index,
+    write_manifest,
+)
+
+_TAR_BLOCK = 512
+
+
+def bucket_of(width: int, height: int, duration_s: float, config: ShardConfig) -> str:
+    """`ASPECT_RESOLUTION_DURATION`, such as `16x9_360p_2-5s`; every clip has one."""
+    ratio = math.log(width / height)
+
+    def distance(name: str) -> float:
+        across, down = name.split("x")
+        return abs(ratio - math.log(int(across) / int(down)))
+
+    aspect = min(config.aspects, key=distance)
+    sides = [side for side in config.short_sides_px if side <= min(width, height)]
+    if sides:
+        resolution = f"{sides[-1]}p"
+    else:
+        resolution = f"under{config.short_sides_px[0]}p" if config.short_sides_px else "any"
+    bounds = config.durations_s
+    above = sum(bound <= duration_s for bound in bounds)
+    low = f"{bounds[above - 1]:g}" if above else "0"
+    high = f"{bounds[above]:g}" if above < len(bounds) else "inf"
+    return f"{aspect}_{resolution}_{low}-{high}s"
+
+
+def sharded_ids(shards: Path) -> tuple[Manifest, set[str]]:
+    """The manifest of a folder, empty where there is none, and all clips that its shards hold."""
+    if not (shards / MANIFEST_NAME).exists():
+        return Manifest(), set()
+    manifest = read_manifest(shards)
+    ids: set[str] = set()
+    for shard in manifest.shards:
+        ids.update(read_index(shards / shard.index_path).column("clip_id").to_pylist())
+    return manifest, ids
+
+
+@dataclass(kw_only=True)
+class _Queue:
+    """One bucket: clips still to come, in order, and those of the tar being filled."""
+
+    waiting: list[str] = field(default_factory=list)
+    filled: list[str] = field(default_factory=list)
+    filled_bytes: int = 0
+
+
+class Packer:
+    """Packs clips into tars as they arrive, in any order of arrival, with equal result.
+
+    A tar is closed when the next clip in order of id would exceed the target, so its content
+    depends on the ids and sizes alone. A finished tar and its index are on disk before the
+    manifest names them, and the spool is emptied only then.
+
+    Args:
+        shards: folder of the shards.
+        spool: folder of the encoded clips, `CLIP_ID.mp4`.
+        expected: clip id to bucket, of all clips that will be `add`ed or `skip`ped.
+        describe: clip id to the content of its JSON member.
+    """
+
+    def __init__(
+        self,
+        shards: Path,
+        spool: Path,
+        manifest: Manifest,
+        expected: Mapping[str, str],
+        describe: Mapping[str, dict[str, Any]],
+        target_bytes: int,
+    ) -> None:
+        self._shards = shards
+        self._spool = spool
+        self._manifest = manifest
+        self._describe = describe
+        self._target_bytes = target_bytes
+        self._bucket_of = dict(expected)
+        self._queues: dict[str, _Queue] = defaultdict(_Queue)
+        for clip_id in sorted(expected, reverse=True):
+            self._queues[expected[clip_id]].waiting.append(clip_id)
+        self._encoded: dict[str, EncodedClip] = {}
+        self._skipped: set[str] = set()
+
+    def add(self, clip: EncodedClip) -> None:
+        """Takes a clip whose file lies in the spool."""
+        self._encoded[clip.clip_id] = clip
+        self._advance(self._bucket_of[clip.clip_id])
+
+    def skip(self, clip_id: str) -> None:
+        """This clip will not come."""
+        self._skipped.add(clip_id)
+        self._advance(self._bucket_of[clip_id])
+
+    def finish(self) -> Manifest:
+        """Closes the last tar of every bucket."""
+        for bucket in sorted(self._queues):
+            queue = self._queues[bucket]
+            assert not queue.waiting, f"{bucket}: {queue.waiting} neither came nor was skipped"
+            if queue.filled:
+                self._close(bucket, queue)
+        return self._manifest
+
+    def _advance(self, bucket: str) -> None:
+        queue = self._queues[bucket]
+        while queue.waiting:
+            clip_id = queue.waiting[-1]
+            if clip_id in self._skipped:
+                queue.waiting.pop()
+                continue
+            if clip_id not in self._encoded:
+                return
+            num_bytes = self._encoded[clip_id].num_bytes
+            if queue.filled and queue.filled_bytes + num_bytes > self._target_bytes:
+                self._close(bucket, queue)
+            queue.waiting.pop()
+            queue.filled.append(clip_id)
+            queue.filled_bytes += num_bytes
+
+    def _close(self, bucket: str, queue: _Queue) -> None:
+        number = sum(shard.path.startswith(f"{bucket}/") for shard in self._manifest.shards)
+        path = f"{bucket}/{bucket}-{number:06d}.tar"
+        rows = self._write_tar(self._shards / path, queue.filled)
+        index = self._shards / index_path(path)
+        write_index(index, rows)
+        tar = self._shards / path
+        shard = ShardInfo(
+            path=path,
+            num_clips=len(rows),
+            num_bytes=tar.stat().st_size,
+            duration_s=round(sum(row.duration_s for row in rows), 6),
+            sha256=_sha256(tar),
+            index_sha256=_sha256(index),
+        )
+        # By path, so that the order in which buckets fill up leaves no trace.
+        shards = sorted([*self._manifest.shards, shard], key=lambda s: s.path)
+        self._manifest = Manifest(shards=shards)
+        write_manifest(self._shards, self._manifest)
+        for clip_id in queue.filled:
+            (self._spool / f"{clip_id}.mp4").unlink(missing_ok=True)
+        queue.filled, queue.filled_bytes = [], 0
+
+    def _write_tar(self, path: Path, clip_ids: list[str]) -> list[IndexRow]:
+        rows = []
+        with (
+            atomic_path(path) as temporary,
+            tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
+        ):
+            for clip_id in clip_ids:
+                clip = self._encoded[clip_id]
+                video = (self._spool / f"{clip_id}.mp4").read_bytes()
+                about = self._describe[clip_id]
+                text = json.dumps(about, sort_keys=True, ensure_ascii=False).encode()
+                video_offset = _add(tar, f"{clip_id}.mp4", video)
+                json_offset = _add(tar, f"{clip_id}.json", text)
+                rows.append(
+                    IndexRow(
+                        clip_id=clip_id,
+                        video_offset=video_offset,
+                        video_bytes=len(video),
+                        json_offset=json_offset,
+                        json_bytes=len(text),
+                        width=clip.width,
+                        height=clip.height,
+                        num_frames=clip.num_frames,
+                        fps=clip.fps,
+                        duration_s=clip.duration_s,
+                        caption_bytes=len(about["caption"].encode()),
+                        keyframes_s=clip.keyframes_s,
+                    )
+                )
+        return rows
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> int:
+    """Adds a member without owner or date; returns where its content begins."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    member.mode = 0o644
+    offset = tar.offset + _TAR_BLOCK
+    tar.addfile(member, io.BytesIO(data))
+    return offset
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,1 @@
+"""The work on one item: one file per stage."""

@@ -1,0 +1,249 @@
+"""Second stage: one decode of a source gives its shots, scores, thumbnails and its health."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from common.errors import MediaError
+from common.media import VideoReader
+from common.storage import write_atomic
+from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
+from curation.scores import FrameScorer, Score
+from curation.shots import ShotFinder, split_spans
+from curation.sources import SourceFile, clip_id_of
+from curation.stage import Failure, Resources, Stage
+
+_SHORTEST_THUMBNAIL_GAP_US = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredClip:
+    """A span of a source and what was measured in it. Times in microseconds are exact."""
+
+    clip_id: str
+    start_us: int
+    end_us: int
+    num_frames: int
+    scores: dict[str, Score]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """One source after its only analysis decode."""
+
+    video_id: str
+    width: int
+    height: int
+    fps: float
+    codec: str
+    pix_fmt: str
+    rotation_deg: int
+    has_audio: bool
+    num_bytes: int
+    duration_us: int
+    """The last frame's end, or the header's word where footage is missing at the end."""
+    num_frames: int
+    num_errors: int
+    lost_us: list[tuple[int, int]]
+    """Spans without a trustworthy picture; with the clips they tile 0 .. duration_us."""
+    clips: list[ScoredClip]
+
+
+class Refused(MediaError):
+    """A source that is not used, with the seconds that are lost by it."""
+
+    def __init__(self, reason: str, detail: str, seconds: float) -> None:
+        super().__init__(reason, detail)
+        self.seconds = seconds
+
+
+class Analyse(Stage[SourceFile, Analysis]):
+    """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
+
+    name = "analyse"
+    version = 1
+
+    def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
+        self._shots: ShotsConfig = config.shots
+        self._analysis: AnalysisConfig = config.analysis
+        self._max_clip_us = round(config.max_clip_s * 1e6)
+        self._min_side_px = config.min_side_px
+        self._thumbnails = thumbnails
+        self.retries = config.retries
+        self.resources = Resources(cpus=2.0)
+
+    def params(self) -> dict[str, Any]:
+        analysis = asdict(self._analysis)
+        del analysis["threads"]
+        return {
+            "shots": asdict(self._shots),
+            "analysis": analysis,
+            "max_clip_us": self._max_clip_us,
+            "min_side_px": self._min_side_px,
+        }
+
+    def process(self, item: SourceFile) -> Sequence[Analysis | Failure]:
+        with VideoReader(item.path, num_threads=self._analysis.threads) as reader:
+            info = reader.info
+            if min(info.width, info.height) < self._min_side_px:
+                raise Refused(
+                    "too_small",
+                    f"{info.width}x{info.height} pixels, under {self._min_side_px}",
+                    info.duration_s,
+                )
+            return [self._analyse(item, reader)]
+
+    def _analyse(self, item: SourceFile, reader: VideoReader) -> Analysis:
+        info = reader.info
+        size = reduced_size(info.width, info.height, self._analysis.width_px)
+        finder = ShotFinder(self._shots, fps=info.fps)
+        scorer = FrameScorer(self._analysis.samples_per_s)
+        strip = _Strip(self._analysis.thumbnail_px, gap_us=self._max_clip_us // 4)
+        starts: list[int] = []
+        end_us = 0
+        for frame in reader.frames():
+            pts_us = _us(frame.pts_s)
+            if starts and pts_us > end_us + 1:  # frames tile the time, but for holes
+                finder.interrupt()
+                scorer.interrupt()
+            end_us = _us(frame.pts_s + frame.duration_s)
+            bgr = cv2.cvtColor(reader.rgb(frame.picture, size=size), cv2.COLOR_RGB2BGR)
+            finder.feed(pts_us, bgr)
+            if scorer.feed(pts_us, bgr):
+                strip.feed(pts_us, bgr)
+            starts.append(pts_us)
+        if len(starts) < 2:
+            raise Refused(
+                "too_few_frames",
+                f"{item.source} has {len(starts)} usable frame: a video needs two",
+                info.duration_s,
+            )
+        lost = [(_us(a), _us(b)) for a, b in reader.health.lost_s if _us(b) > _us(a)]
+        duration_us = max([end_us, *(b for _, b in lost)])
+        stamps = np.array(starts, dtype=np.int64)
+        spans: list[tuple[int, int]] = []
+        for stretch in _stretches(stamps, end_us, lost):
+            spans += split_spans(stretch, finder.cuts_us, stamps, self._max_clip_us)
+        lost = _rest(spans, duration_us)
+        clips = [
+            ScoredClip(
+                clip_id=clip_id_of(item.content_id, start, end),
+                start_us=start,
+                end_us=end,
+                num_frames=int(np.searchsorted(stamps, end) - np.searchsorted(stamps, start)),
+                scores=scorer.over(start, end),
+            )
+            for start, end in spans
+        ]
+        for clip in clips:
+            jpeg = strip.nearest((clip.start_us + clip.end_us) // 2, clip.start_us, clip.end_us)
+            if jpeg is not None:
+                write_atomic(self._thumbnails / f"{clip.clip_id}.jpg", jpeg)
+        return Analysis(
+            video_id=item.content_id,
+            width=info.width,
+            height=info.height,
+            fps=info.fps,
+            codec=info.codec,
+            pix_fmt=info.pix_fmt,
+            rotation_deg=info.rotation_deg,
+            has_audio=info.has_audio,
+            num_bytes=info.num_bytes,
+            duration_us=duration_us,
+            num_frames=len(starts),
+            num_errors=reader.health.num_errors,
+            lost_us=lost,
+            clips=clips,
+        )
+
+
+def reduced_size(width: int, height: int, width_px: int) -> tuple[int, int]:
+    """(width, height) with the area of a 16:9 picture of that width; never larger than it was."""
+    scale = min(1.0, (width_px * width_px * 9 / 16 / (width * height)) ** 0.5)
+    return max(8, round(width * scale)), max(8, round(height * scale))
+
+
+def analysis_to_dict(analysis: Analysis) -> dict[str, Any]:
+    return asdict(analysis)
+
+
+def analysis_from_dict(raw: dict[str, Any]) -> Analysis:
+    clips = [
+        ScoredClip(
+            **{**clip, "scores": {name: Score(**score) for name, score in clip["scores"].items()}}
+        )
+        for clip in raw["clips"]
+    ]
+    return Analysis(**{**raw, "clips": clips, "lost_us": [(a, b) for a, b in raw["lost_us"]]})
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _stretches(
+    starts_us: np.ndarray, end_us: int, lost_us: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The pieces of good footage between the holes."""
+    first = int(starts_us[0])
+    edges = [first]
+    for hole_start, hole_end in lost_us:
+        if first < hole_end <= int(starts_us[-1]):
+            edges += [hole_start, hole_end]
+    edges.append(end_us)
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return [(start, end) for start, end in pairs if end > start]
+
+
+def _rest(spans: list[tuple[int, int]], duration_us: int) -> list[tuple[int, int]]:
+    """What the clips leave of 0 .. duration_us."""
+    holes, at = [], 0
+    for start, end in spans:
+        if start > at:
+            holes.append((at, start))
+        at = end
+    if at < duration_us:
+        holes.append((at, duration_us))
+    return holes
+
+
+class _Strip:
+    """Thumbnails of sampled frames as JPEG, thinned out as a video grows long."""
+
+    def __init__(self, width_px: int, *, gap_us: int) -> None:
+        self._width_px = width_px
+        self._gap_us = max(gap_us, _SHORTEST_THUMBNAIL_GAP_US)
+        self._jpegs: dict[int, bytes] = {}
+        self._limit = 512
+
+    def feed(self, pts_us: int, bgr: np.ndarray) -> None:
+        height, width = bgr.shape[:2]
+        scale = self._width_px / width
+        if scale < 1:
+            size = (self._width_px, max(1, round(height * scale)))
+            bgr = cv2.resize(bgr, size, interpolation=cv2.INTER_AREA)
+        self._jpegs[pts_us] = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
+        if len(self._jpegs) > self._limit:
+            self._thin()
+
+    def nearest(self, pts_us: int, start_us: int, end_us: int) -> bytes | None:
+        """The picture nearest to a time, inside the clip if one is."""
+        inside = [at for at in self._jpegs if start_us <= at < end_us]
+        if not inside:
+            return None
+        return self._jpegs[min(inside, key=lambda at: abs(at - pts_us))]
+
+    def _thin(self) -> None:
+        """Drops pictures that have a nearer neighbour than the gap, oldest first."""
+        kept: dict[int, bytes] = {}
+        last = None
+        for at, jpeg in self._jpegs.items():
+            if last is None or at - last >= self._gap_us:
+                kept[at] = jpeg
+                last = at
+        self._jpegs = kept
+        self._limit = 2 * max(len(kept), 256)

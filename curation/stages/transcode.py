@@ -1,0 +1,190 @@
+"""Third stage: one more decode of a source encodes the clips that are kept."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+from av.video.frame import VideoFrame
+
+from common.errors import MediaError
+from common.media import RawFrame, VideoReader, VideoWriter
+from common.storage import atomic_path
+from curation.config import TranscodeConfig
+from curation.stage import Failure, Resources, Stage, failure_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipOrder:
+    """One clip to encode."""
+
+    clip_id: str
+    content_id: str
+    start_us: int
+    end_us: int
+    num_frames: int
+    width: int
+    """Of the encoded picture; even."""
+    height: int
+
+    @property
+    def span(self) -> str:
+        return f"{self.start_us}-{self.end_us}"
+
+    @property
+    def label(self) -> str:
+        return self.clip_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOrder:
+    """All clips that one decode of a source shall give, in order of time."""
+
+    content_id: str
+    source: str
+    path: str
+    clips: list[ClipOrder]
+
+    @property
+    def span(self) -> str:
+        return ""
+
+    @property
+    def label(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedClip:
+    """A clip's file in the spool and what an index must know of it."""
+
+    clip_id: str
+    content_id: str
+    span: str
+    num_bytes: int
+    num_frames: int
+    width: int
+    height: int
+    duration_s: float
+    fps: float
+    keyframes_s: list[float]
+
+    @property
+    def label(self) -> str:
+        return self.clip_id
+
+
+def encoded_size(width: int, height: int, max_short_side_px: int | None) -> tuple[int, int]:
+    """Even (width, height), scaled down where the short side is over the limit."""
+    if max_short_side_px is not None and min(width, height) > max_short_side_px:
+        scale = max_short_side_px / min(width, height)
+        width, height = round(width * scale), round(height * scale)
+    return max(2, width // 2 * 2), max(2, height // 2 * 2)
+
+
+class Transcode(Stage[SourceOrder, EncodedClip]):
+    """Cuts by timestamp: a clip holds exactly the frames that begin inside its span, and keeps the
+    distances between them, so variable frame rates stay as they are."""
+
+    name = "transcode"
+    version = 1
+
+    def __init__(self, config: TranscodeConfig, spool: Path, *, retries: int) -> None:
+        self._config = config
+        self._spool = spool
+        self.retries = retries
+        self.resources = Resources(cpus=float(config.threads))
+
+    def params(self) -> dict[str, Any]:
+        # The encoder's version changes bytes too.
+        versions = {name: list(av.library_versions[name]) for name in ("libavcodec", "libswscale")}
+        return {**asdict(self._config), "libraries": versions}
+
+    def process(self, item: SourceOrder) -> Sequence[EncodedClip | Failure]:
+        results: list[EncodedClip | Failure] = []
+        with VideoReader(item.path, num_threads=0) as reader:
+            frames = _Cursor(
+                reader.frames(
+                    start_s=item.clips[0].start_us / 1e6, end_s=item.clips[-1].end_us / 1e6
+                )
+            )
+            for clip in item.clips:
+                try:
+                    results.append(self._encode(clip, reader, frames))
+                except (MediaError, ValueError, OSError, av.FFmpegError) as error:
+                    if isinstance(error, OSError) and not isinstance(error, av.FFmpegError):
+                        raise  # a full disk is not the clip's fault
+                    results.append(failure_of(clip, self.name, 1, error))
+        return results
+
+    def _encode(self, clip: ClipOrder, reader: VideoReader, frames: "_Cursor") -> EncodedClip:
+        clock = reader.time_base
+        duration_s = (clip.end_us - clip.start_us) / 1e6
+        fps = clip.num_frames / duration_s
+        path = self._spool / f"{clip.clip_id}.mp4"
+        size = (clip.width, clip.height)
+        num_frames = 0
+        with (
+            atomic_path(path) as temporary,
+            VideoWriter(
+                temporary,
+                width=clip.width,
+                height=clip.height,
+                rate=Fraction(fps).limit_denominator(1001),
+                time_base=clock,
+                crf=self._config.crf,
+                preset=self._config.preset,
+                num_threads=self._config.threads,
+                gop=max(1, round(self._config.gop_s * fps)),
+            ) as writer,
+        ):
+            first_tick: int | None = None
+            for frame in frames.between(clip.start_us, clip.end_us):
+                tick = round(frame.pts_s / clock)
+                first_tick = tick if first_tick is None else first_tick
+                end_tick = round(min(frame.pts_s + frame.duration_s, clip.end_us / 1e6) / clock)
+                picture: VideoFrame = reader.yuv(frame.picture, size=size)
+                writer.write(picture, pts=tick - first_tick, duration=max(1, end_tick - tick))
+                num_frames += 1
+            if num_frames != clip.num_frames:
+                raise MediaError(
+                    "changed",
+                    f"{clip.clip_id}: {num_frames} frames where the analysis saw "
+                    f"{clip.num_frames}; the source has changed or is damaged",
+                )
+        return EncodedClip(
+            clip_id=clip.clip_id,
+            content_id=clip.content_id,
+            span=clip.span,
+            num_bytes=path.stat().st_size,
+            num_frames=num_frames,
+            width=clip.width,
+            height=clip.height,
+            duration_s=duration_s,
+            fps=fps,
+            keyframes_s=[float(tick * clock) for tick in writer.keyframes],
+        )
+
+
+class _Cursor:
+    """One pass over frames, handed out span by span."""
+
+    def __init__(self, frames: Iterator[RawFrame]) -> None:
+        self._frames = frames
+        self._ahead: RawFrame | None = None
+
+    def between(self, start_us: int, end_us: int) -> Iterator[RawFrame]:
+        """The frames that begin inside the span; earlier ones are passed over."""
+        while True:
+            frame = self._ahead or next(self._frames, None)
+            self._ahead = None
+            if frame is None:
+                return
+            pts_us = round(frame.pts_s * 1e6)
+            if pts_us >= end_us:
+                self._ahead = frame
+                return
+            if pts_us >= start_us:
+                yield frame

@@ -1,0 +1,152 @@
+"""The tables of a curated folder: `videos.parquet`, `clips.parquet`, `failed.jsonl`."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.storage import atomic_path, write_atomic
+from curation.scores import SCORES
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoRow:
+    """One source. `status`: `ok`, `salvaged` (read past damage), `refused` or `duplicate`."""
+
+    video_id: str
+    source: str
+    status: str
+    reason: str | None
+    detail: str | None
+    duration_s: float
+    lost_s: float
+    width: int | None
+    height: int | None
+    fps: float | None
+    codec: str | None
+    pix_fmt: str | None
+    rotation_deg: int | None
+    has_audio: bool | None
+    num_bytes: int | None
+    num_frames: int | None
+    num_errors: int | None
+    num_clips: int
+    analysis_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipRow:
+    """One clip, kept or not; sizes are those of the source as displayed.
+
+    `failed_reason` marks one that should have been kept but could not be encoded.
+    """
+
+    clip_id: str
+    video_id: str
+    source: str
+    start_us: int
+    end_us: int
+    kept: bool
+    reject_reason: str | None
+    failed_reason: str | None
+    width: int
+    height: int
+    fps: float
+    num_frames: int
+    caption: str | None
+    caption_source: str | None
+    scores: dict[str, tuple[float, bool]]
+    thumbnail: str | None
+    bucket: str | None
+    analysis_hash: str
+    transcode_hash: str | None
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_us - self.start_us) / 1e6
+
+
+_VIDEO_SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),
+        ("source", pa.string()),
+        ("status", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("duration_s", pa.float64()),
+        ("lost_s", pa.float64()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("fps", pa.float64()),
+        ("codec", pa.string()),
+        ("pix_fmt", pa.string()),
+        ("rotation_deg", pa.int32()),
+        ("has_audio", pa.bool_()),
+        ("num_bytes", pa.int64()),
+        ("num_frames", pa.int64()),
+        ("num_errors", pa.int64()),
+        ("num_clips", pa.int64()),
+        ("analysis_hash", pa.string()),
+    ]
+)
+_CLIP_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("video_id", pa.string()),
+        ("source", pa.string()),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("kept", pa.bool_()),
+        ("reject_reason", pa.string()),
+        ("failed_reason", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("fps", pa.float64()),
+        ("num_frames", pa.int64()),
+        ("caption", pa.string()),
+        ("caption_source", pa.string()),
+        *((f"score_{name}", pa.float64()) for name in SCORES),
+        *((f"valid_{name}", pa.bool_()) for name in SCORES),
+        ("thumbnail", pa.string()),
+        ("bucket", pa.string()),
+        ("analysis_hash", pa.string()),
+        ("transcode_hash", pa.string()),
+    ]
+)
+
+
+def write_videos(path: Path, rows: Iterable[VideoRow]) -> None:
+    """Rows in order of source name; equal rows give equal bytes."""
+    ordered = sorted(rows, key=lambda row: (row.source, row.video_id))
+    _write(path, [asdict(row) for row in ordered], _VIDEO_SCHEMA)
+
+
+def write_clips(path: Path, rows: Iterable[ClipRow]) -> None:
+    """Rows in order of source name and time; equal rows give equal bytes."""
+    ordered = sorted(rows, key=lambda row: (row.source, row.start_us, row.clip_id))
+    _write(path, [_plain(row) for row in ordered], _CLIP_SCHEMA)
+
+
+def write_failed(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+    """One JSON object per line, in order of id and stage."""
+    ordered = sorted(entries, key=lambda e: (e["source"], e["id"], e["stage"], e["reason"]))
+    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered]
+    write_atomic(path, "".join(lines).encode())
+
+
+def _plain(row: ClipRow) -> dict[str, Any]:
+    plain = asdict(row)
+    plain["start_s"], plain["end_s"] = row.start_us / 1e6, row.end_us / 1e6
+    for name in SCORES:
+        value, valid = row.scores[name]
+        plain[f"score_{name}"], plain[f"valid_{name}"] = (value if valid else None), valid
+    return {name: plain[name] for name in _CLIP_SCHEMA.names}
+
+
+def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
