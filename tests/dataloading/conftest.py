@@ -1,3 +1,5 @@
+"""Shared by the loader's tests: one small folder, written once."""
+
 from pathlib import Path
 
 import pytest
