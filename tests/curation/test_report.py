@@ -93,6 +93,28 @@ def test_headline_and_legend_add_up_to_the_footage(tmp_path: Path) -> None:
     assert 'class="warning"' not in html
 
 
+def test_a_clip_that_failed_is_neither_kept_nor_rejected(tmp_path: Path) -> None:
+    clips = clip_table(40)
+    clips["kept"], clips["reject_reason"] = [True] * 40, [None] * 40
+    whole, _ = seconds_by_reason(clips)
+    clips["failed_reason"] = [None] * 40
+    clips["failed_reason"][7] = "encoder"
+    lost = clips["end_s"][7] - clips["start_s"][7]
+    folder = write_folder(tmp_path / "out", clips)
+    clips["kept"][7] = False
+    pyarrow.parquet.write_table(pyarrow.table(clips), folder / "clips.parquet")
+    summary = {"seconds_in": whole, "seconds_kept": whole - lost, "seconds_rejected": {}}
+    summary["seconds_failed"] = {"encoder": lost}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    html = write_report(folder).read_text()
+    data = block(html, "clips")
+    assert data["labels"] == ["kept", "failed: encoder"]
+    assert data["label"] == [int(i == 7) for i in range(40)]
+    assert data["rejected"] == [False, False]
+    assert "39 of 40 clips kept" in html
+    assert 'class="warning"' not in html
+
+
 def test_footage_that_no_part_accounts_for_is_said(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "out", clip_table(20))
     summary = json.loads((folder / "summary.json").read_text())
@@ -110,7 +132,7 @@ def test_seconds_of_the_summary_win_over_those_of_the_clips(tmp_path: Path) -> N
     (folder / "summary.json").write_text(json.dumps(summary))
     html = write_report(folder).read_text()
     assert re.search(
-        r'short</span></span></td><td class="num">0</td><td class="num">1 min 30 s', html
+        r'short</span></span></td><td class="num"></td><td class="num">1 min 30 s', html
     )
     assert 'class="warning"' not in html
 

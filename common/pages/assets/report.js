@@ -1,5 +1,6 @@
 // The curation report. Data block `clips`: columns, one entry per clip:
-//   count, id[], labels[] ("kept", then the reasons), colours[] and label[] (place in labels),
+//   count, id[], label[] (place in labels), labels[] ("kept", the reasons, then the failures) and
+//   beside them colours[] and rejected[] (whether the label is a reason of rejection),
 //   thumb[] (1 where report/thumbs/ID.jpg exists), scores {name: value or null, per clip},
 //   bounds {name: {min, max}}, settings {"name.side": setting where it has another name},
 //   by_score[] (per label: whether a score and its bounds decided it); and where known start_s[], end_s[], fps[], num_frames[], caption[],
@@ -24,7 +25,7 @@ let chosen = everyClip;
 
 function matches(i, words) {
   if (state.label === "flips" && !trial.flips.has(i)) return false;
-  if (state.label === "rejected" && clips.label[i] === 0) return false;
+  if (state.label === "rejected" && !clips.rejected[clips.label[i]]) return false;
   if (typeof state.label === "number" && clips.label[i] !== state.label) return false;
   if (state.source !== "all" && clips.source.rows[i] !== state.source) return false;
   return words.every((word) => haystacks[i].includes(word));
@@ -141,9 +142,10 @@ const chipOf = new Map(); // State's label to its chip.
 function labelChips(changed) {
   const totals = clips.labels.map(() => 0);
   clips.label.forEach((label) => { totals[label] += 1; });
-  const rejected = clips.count - (totals[0] ?? 0);
+  const reasons = totals.filter((total, label) => total && clips.rejected[label]);
+  const rejected = reasons.reduce((sum, total) => sum + total, 0);
   const options = [["all", "All", clips.count, null], [0, "Kept", totals[0] ?? 0, clips.colours[0]]];
-  if (totals.filter((total, label) => label && total).length > 1) {
+  if (reasons.length > 1) {
     options.push(["rejected", "All rejected", rejected, null]);
   }
   clips.labels.forEach((name, label) => {
