@@ -70,13 +70,15 @@ class Trainer:
         self.compression = compression_of(config)
         self.objective = Objective.from_config(config.objective)
         self.loader = PackedLoader(config.data, self.compression, split="train")
+        # Kept for the whole run, so that held-out windows are decoded once.
+        self.held_out = PackedLoader(config.data, self.compression, split="val")
         self.resume_from = self.folder.resume_point(config)
         self._stop = False
 
     def run(self) -> None:
         """Trains up to `config.steps`; a finished run is left as it is."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with self.loader, RunProgress(self.console) as self.progress:
+        with self.loader, self.held_out, RunProgress(self.console) as self.progress:
             self._build()
             try:
                 if self.step == 0:
@@ -203,8 +205,7 @@ class Trainer:
             self._save()
 
     def _validation_packs(self) -> Iterator[Batch]:
-        with PackedLoader(self.config.data, self.compression, split="val") as loader:
-            yield from islice(loader, self.config.validation.max_packs)
+        return islice(self.held_out, self.config.validation.max_packs)
 
     def _validate(self) -> None:
         self.ema.copy_to(self.averaged)
