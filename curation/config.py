@@ -50,7 +50,7 @@ class AnalysisConfig:
     """The one decode that feeds every detector and score."""
 
     width_px: int = 320
-    """Of the reduced picture if it is 16:9; other shapes get the same area. Never enlarged."""
+    """Of the reduced picture if it is 16:9; other shapes get the same area, small ones too."""
     samples_per_s: float = 4.0
     """How often blur, brightness and motion are measured."""
     thumbnail_px: int = 240
@@ -74,16 +74,17 @@ class AnalysisConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BlurConfig:
-    """Variance of the Laplacian of brightness on the reduced picture; low is blurred."""
+    """Sharpness: variance of the Laplacian over gradient energy on the reduced picture."""
 
-    min: float | None = 60.0
+    min: float | None = 1.0
+    """Clips below it are blurred; see `curation.scores.sharpness`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MotionConfig:
     """Mean optical flow, as a fraction of the picture's diagonal per second."""
 
-    min: float | None = 0.001
+    min: float | None = 0.0005
     max: float | None = None
 
     def __post_init__(self) -> None:

@@ -366,9 +366,10 @@ class _Run:
     def _write(self, found: Collected, summary: dict[str, Any]) -> None:
         write_videos(self._output / "videos.parquet", found.videos)
         write_clips(self._output / "clips.parquet", found.clips)
-        entries = [
-            {**entry, "command": self._command(entry.pop("path"))} for entry in found.failed_entries
-        ]
+        entries = []
+        for entry in found.failed_entries:
+            command = self._command(entry["path"])
+            entries.append({k: v for k, v in entry.items() if k != "path"} | {"command": command})
         write_failed(self._output / "failed.jsonl", entries)
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
         write_atomic(self._output / "summary.json", text.encode())

@@ -30,7 +30,7 @@ class FrameScorer:
         self._next_us = 0
         self._before: tuple[int, np.ndarray] | None = None
         self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
-        self._stills: list[tuple[int, float, float]] = []
+        self._stills: list[tuple[int, float | None, float]] = []
         self._pairs: list[tuple[int, int, float]] = []
 
     def feed(self, pts_us: int, bgr: np.ndarray) -> bool:
@@ -43,8 +43,7 @@ class FrameScorer:
             self._pairs.append((self._before[0], pts_us, self._speed(*self._before, pts_us, grey)))
             self._before = None
         if sampled:
-            blur = float(cv2.Laplacian(grey, cv2.CV_64F).var())
-            self._stills.append((pts_us, blur, float(grey.mean())))
+            self._stills.append((pts_us, sharpness(grey), float(grey.mean())))
             self._before = (pts_us, grey)
             self._next_us = (pts_us // self._period_us + 1) * self._period_us
         return sampled
@@ -58,7 +57,7 @@ class FrameScorer:
         stills = [still for still in self._stills if start_us <= still[0] < end_us]
         speeds = [p[2] for p in self._pairs if start_us <= p[0] and p[1] < end_us]
         return {
-            "blur": _median([still[1] for still in stills]),
+            "blur": _median([still[1] for still in stills if still[1] is not None]),
             "motion": _median(speeds),
             "luma": _median([still[2] for still in stills]),
         }
@@ -68,6 +67,29 @@ class FrameScorer:
         flow = self._flow.calc(before, now, None)
         length = cv2.magnitude(flow[..., 0], flow[..., 1]).mean()
         return float(length) / math.hypot(*now.shape) / ((to_us - from_us) / 1e6)
+
+
+def sharpness(grey: np.ndarray) -> float | None:
+    """Variance of the Laplacian over the mean squared gradient; low is blurred.
+
+    The variance of the Laplacian alone (Pech-Pacheco et al. 2000) follows contrast and texture as
+    much as focus: a night sky counts as blurred and a blocky picture as sharp. Divided by the
+    energy of the first derivative, what is left is the mean squared spatial frequency of the
+    edges. None where the picture has no edges to judge by.
+
+    Args:
+        grey: `uint8 [H, W]` on the fixed plane, because the value depends on scale.
+    """
+    across = cv2.Sobel(grey, cv2.CV_32F, 1, 0, scale=1 / 8)
+    down = cv2.Sobel(grey, cv2.CV_32F, 0, 1, scale=1 / 8)
+    energy = float((across * across + down * down).mean())
+    if energy < _LEAST_EDGE_ENERGY:
+        return None
+    return float(cv2.Laplacian(grey, cv2.CV_32F).var()) / energy
+
+
+_LEAST_EDGE_ENERGY = 0.05
+"""Grey levels squared per pixel squared: below it only rounding is left to measure."""
 
 
 def _median(values: list[float]) -> Score:

@@ -162,8 +162,9 @@ class Analyse(Stage[SourceFile, Analysis]):
 
 
 def reduced_size(width: int, height: int, width_px: int) -> tuple[int, int]:
-    """(width, height) with the area of a 16:9 picture of that width; never larger than it was."""
-    scale = min(1.0, (width_px * width_px * 9 / 16 / (width * height)) ** 0.5)
+    """(width, height) with the area of a 16:9 picture of that width, whatever the source's size:
+    scores of different sources compare on equal planes only."""
+    scale = (width_px * width_px * 9 / 16 / (width * height)) ** 0.5
     return max(8, round(width * scale)), max(8, round(height * scale))
 
 
