@@ -1,6 +1,7 @@
 """What can be asked of `vfm generate`."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from common.errors import ConfigError, nearest
 from inference.samplers import SAMPLERS
@@ -48,7 +49,7 @@ class GenerateConfig:
     height: int | None = None
     fps: float | None = None
     seed: int = 0
-    weights: str = "ema"
+    weights: Literal["ema", "model"] = "ema"
     device: str = "auto"
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
 
@@ -57,7 +58,5 @@ class GenerateConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} must be positive, got {value}")
-        if self.weights not in ("ema", "model"):
-            raise ConfigError(f"weights={self.weights} is not known; choose ema or model")
         if not self.output.endswith(".mp4"):
             raise ConfigError(f"output={self.output} must end in .mp4")

@@ -19,6 +19,8 @@ class RotaryPositions3D(nn.Module):
     whatever the frame rate. A single image lies at time 0.
     """
 
+    frequencies: Tensor
+
     def __init__(self, head_dim: int, base_fps: float = 24.0, theta: float = 10_000.0) -> None:
         super().__init__()
         if head_dim % 2 or head_dim < 6:

@@ -21,9 +21,8 @@ class EMA:
     def update(self, parameters: Mapping[str, nn.Parameter], step: int) -> None:
         """Called after optimizer step number `step`, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        shadows = [self.shadow[name] for name in parameters]
-        weights = [p.detach().float() for p in parameters.values()]
-        torch._foreach_lerp_(shadows, weights, 1 - decay)
+        for name, parameter in parameters.items():
+            self.shadow[name].lerp_(parameter.detach().float(), 1 - decay)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for name, shadow in self.shadow.items():

@@ -1,5 +1,7 @@
 """Wiring tier: checkpoint folders are whole or absent, and say what is wrong with them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,13 +11,18 @@ from parallel.store import SafetensorsStore
 from parallel.topology import Topology
 
 
+def fill(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "x").write_text("y")
+
+
 def make(step: int) -> checkpoint.Checkpoint:
     return checkpoint.Checkpoint(
         step=step,
         tensors={"model": {"a": torch.full((2, 3), float(step)), "b": torch.zeros(())}},
         state={"loader": {"cursor": 5}},
         config_yaml="steps: 3\n",
-        folders={"tokenizer": lambda folder: (folder.mkdir(), (folder / "x").write_text("y"))},
+        folders={"tokenizer": fill},
     )
 
 
