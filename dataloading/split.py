@@ -65,7 +65,7 @@ def windows_of(
     Raises `ConfigError` naming the clips where a window would exceed the token budget.
     """
     candidates = np.array(sorted(config.num_frames), dtype=np.int64)
-    fps = table.fps if config.fps is None else np.full(len(table), config.fps)
+    fps = table.fps if config.fps is None else np.full(len(table), float(config.fps))
     known = (table.duration_s > 0) & (table.fps > 0)
     ratio = np.divide(table.fps, fps, out=np.ones_like(fps), where=known)
     reach = (candidates - 1) * ratio[:, None]
