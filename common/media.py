@@ -240,7 +240,13 @@ def write_video(
             )
 
 
-_EXACT = Interpolation.ACCURATE_RND | Interpolation.BITEXACT
+_EXACT = (
+    Interpolation.ACCURATE_RND
+    | Interpolation.BITEXACT
+    # Without these two, 4:2:0 to RGB takes a short way that is two grey levels too dark.
+    | Interpolation.FULL_CHR_H_INT
+    | Interpolation.FULL_CHR_H_INP
+)
 
 
 class VideoReader:
@@ -362,8 +368,11 @@ class VideoReader:
         width, height = size or self.display_size(picture)
         if turn.transpose:
             width, height = height, width
-        smaller = width * height < picture.width * picture.height
-        kernel = Interpolation.AREA if smaller else Interpolation.BICUBIC
+        before, after = picture.width * picture.height, width * height
+        if after < before:
+            kernel = Interpolation.AREA
+        else:
+            kernel = Interpolation.BICUBIC if after > before else Interpolation.BILINEAR
         full_range = picture.color_range == 2 or picture.format.name.startswith("yuvj")
         return picture.reformat(
             width=width,

@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+TEMPORARY_PREFIX = ".tmp-"
+"""What unfinished files are called; a killed writer leaves them, and they may be removed."""
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes `data` so that a kill at any instant leaves the old file or the new one."""
@@ -21,7 +24,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     The temporary name keeps the suffix, because encoders choose the container by it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".tmp-", suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -42,7 +45,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     An existing folder of that name is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent))
     try:
         yield temporary
         for file in temporary.rglob("*"):

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from common.errors import ConfigError
-from common.storage import write_atomic
+from common.storage import TEMPORARY_PREFIX, write_atomic
 from curation.captions import CaptionBook, Captions
 from curation.config import CurateConfig
 from curation.decide import thresholds
@@ -116,6 +116,7 @@ class _Run:
     ) -> CurateResult:
         began = time.perf_counter()
         self._check_parameters()
+        self._sweep()
         analyses = self._score(candidates, book)
         found = collect(
             self._config,
@@ -189,6 +190,14 @@ class _Run:
             )
         self._ledger.set_meta("parameters", now)
 
+    def _sweep(self) -> None:
+        """Removes half-written files of a killed run; nobody else writes here now."""
+        for folder in (self._shards, self._spool, self._output / "report"):
+            for path in folder.rglob(f"{TEMPORARY_PREFIX}*"):
+                path.unlink(missing_ok=True)
+        for path in self._output.glob(f"{TEMPORARY_PREFIX}*"):
+            path.unlink(missing_ok=True)
+
     # ---- score
 
     def _score(self, candidates: list[SourceFile], book: CaptionBook) -> dict[str, Analysis]:
@@ -232,25 +241,22 @@ class _Run:
 
     def _shard(self, found: Collected) -> None:
         manifest, done = sharded_ids(self._shards)
-        wanted = {
-            clip.clip_id: clip for clip in found.clips if clip.kept and clip.clip_id not in done
-        }
-        for clip_id in done:
-            (self._spool / f"{clip_id}.mp4").unlink(missing_ok=True)
-        orders = {clip_id: self._order(clip) for clip_id, clip in wanted.items()}
-        expected = {
-            clip_id: bucket_of(
-                order.width, order.height, wanted[clip_id].seconds, self._config.shard
-            )
+        kept = {clip.clip_id: clip for clip in found.clips if clip.kept}
+        orders = {clip_id: self._order(clip) for clip_id, clip in kept.items()}
+        buckets = {
+            clip_id: bucket_of(order.width, order.height, kept[clip_id].seconds, self._config.shard)
             for clip_id, order in orders.items()
         }
-        found.set_buckets(expected)
+        found.set_buckets(buckets)
+        for clip_id in done:
+            (self._spool / f"{clip_id}.mp4").unlink(missing_ok=True)
+            orders.pop(clip_id, None)
         packer = Packer(
             self._shards,
             self._spool,
             manifest,
-            expected,
-            {clip_id: self._describe(clip, orders[clip_id]) for clip_id, clip in wanted.items()},
+            {clip_id: buckets[clip_id] for clip_id in orders},
+            {clip_id: self._describe(kept[clip_id], order) for clip_id, order in orders.items()},
             self._config.shard.target_bytes,
         )
         todo: list[ClipOrder] = []
