@@ -82,14 +82,19 @@ def sharpness(grey: np.ndarray) -> float | None:
     """
     across = cv2.Sobel(grey, cv2.CV_32F, 1, 0, scale=1 / 8)
     down = cv2.Sobel(grey, cv2.CV_32F, 0, 1, scale=1 / 8)
-    energy = float((across * across + down * down).mean())
-    if energy < _LEAST_EDGE_ENERGY:
+    slope = float((across * across + down * down).mean()) - _SLOPE_OF_ROUNDING
+    if slope < _LEAST_SLOPE:
         return None
-    return float(cv2.Laplacian(grey, cv2.CV_32F).var()) / energy
+    bend = float(cv2.Laplacian(grey, cv2.CV_32F).var()) - _BEND_OF_ROUNDING
+    return max(0.0, bend) / slope
 
 
-_LEAST_EDGE_ENERGY = 0.05
-"""Grey levels squared per pixel squared: below it only rounding is left to measure."""
+# Rounding to whole grey levels is noise of variance 1/12; a filter multiplies it by the sum of its
+# squared weights. Left in, it would make the smoothest pictures the sharpest.
+_BEND_OF_ROUNDING = (4**2 + 4 * 1**2) / 12
+_SLOPE_OF_ROUNDING = 2 * (4 * 1**2 + 2 * 2**2) / 8**2 / 12
+_LEAST_SLOPE = 0.1
+"""Grey levels squared per pixel squared: below it there are no edges to judge by."""
 
 
 def _median(values: list[float]) -> Score:

@@ -1,0 +1,150 @@
+"""Scores and shots: each score follows its dose and little else. No files, no network."""
+
+from itertools import pairwise
+
+import cv2
+import numpy as np
+import pytest
+
+from curation.config import CurateConfig, MotionConfig, ShotsConfig
+from curation.decide import reject_reason
+from curation.scores import FrameScorer, Score, sharpness
+from curation.shots import ShotFinder, split_spans
+from curation.stages.analyse import ScoredClip, reduced_size
+from tests.curation import footage
+
+
+def _texture(seed: int = 0, width: int = 320, height: int = 180) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (height // 6, width // 6)).astype(np.float32)
+    return np.clip(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), 0, 255)
+
+
+def _sharp(picture: np.ndarray) -> float:
+    value = sharpness(picture.astype(np.uint8))
+    assert value is not None
+    return value
+
+
+def test_sharpness_falls_with_blur_and_ignores_contrast() -> None:
+    picture = _texture()
+    doses = [_sharp(picture)]
+    doses += [_sharp(cv2.GaussianBlur(picture, (0, 0), s)) for s in (1.0, 2.0, 4.0, 8.0)]
+    assert doses == sorted(doses, reverse=True)
+    assert doses[0] > 4 * doses[-1]
+    # A third of the contrast is a ninth of the Laplacian's variance, but the same focus.
+    assert _sharp(100 + picture / 3) == pytest.approx(doses[0], rel=0.1)
+
+
+def test_sharpness_of_nothing_is_not_a_number() -> None:
+    assert sharpness(np.full((180, 320), 7, np.uint8)) is None
+
+
+def _scores(frames: np.ndarray, *, fps: float, step: int = 1) -> dict[str, Score]:
+    scorer = FrameScorer(samples_per_s=4)
+    for number, frame in enumerate(frames[::step]):
+        scorer.feed(round(number * step / fps * 1e6), frame)
+    return scorer.over(0, round(len(frames) / fps * 1e6) + 1)
+
+
+def test_motion_is_per_second_and_per_diagonal() -> None:
+    speeds = []
+    for step_px in (0.5, 1.0, 2.0):
+        frames = footage.shot(3, 60, size=(320, 180), step_px=step_px)
+        speeds.append(_scores(frames, fps=60)["motion"].value)
+    assert speeds == sorted(speeds)
+    # 1 pixel a frame at 60 frames a second over a diagonal of 367 pixels.
+    assert speeds[1] == pytest.approx(60 / 367, rel=0.25)
+    # The same movement seen at half the frame rate is the same movement.
+    frames = footage.shot(3, 60, size=(320, 180), step_px=1.0)
+    half = _scores(frames, fps=60, step=2)["motion"].value
+    assert half == pytest.approx(speeds[1], rel=0.15)
+
+
+def test_still_is_zero_but_unknown_is_invalid() -> None:
+    still = np.repeat(footage.shot(4, 1, size=(320, 180)), 30, axis=0)
+    assert _scores(still, fps=30)["motion"] == Score(value=0.0, valid=True)
+    alone = _scores(still[:1], fps=30)
+    assert not alone["motion"].valid
+    assert alone["luma"].valid
+
+
+def test_motion_is_not_measured_across_a_cut_or_a_hole() -> None:
+    scorer = FrameScorer(samples_per_s=4)
+    still = [np.repeat(footage.shot(s, 1, size=(320, 180)), 8, axis=0) for s in (5, 6)]
+    for number, frame in enumerate(np.concatenate(still)):
+        scorer.feed(round(number / 30 * 1e6), frame)
+    cut_us = round(8 / 30 * 1e6)
+    assert scorer.over(0, cut_us)["motion"].value == 0.0
+    holed = FrameScorer(samples_per_s=4)
+    holed.feed(0, still[0][0])
+    holed.interrupt()
+    holed.feed(200_000, still[1][0])
+    assert not holed.over(0, 300_000)["motion"].valid
+
+
+def test_luma_is_the_mean_brightness() -> None:
+    frames = np.full((10, 180, 320, 3), 77, np.uint8)
+    assert _scores(frames, fps=10)["luma"].value == pytest.approx(77, abs=0.5)
+
+
+def _clip(seconds: float = 3.0, **values: float | None) -> ScoredClip:
+    usual = {"blur": 5.0, "motion": 0.05, "luma": 120.0} | values
+    scores = {
+        name: Score(value=0.0 if value is None else value, valid=value is not None)
+        for name, value in usual.items()
+    }
+    return ScoredClip(
+        clip_id="a", start_us=0, end_us=round(seconds * 1e6), num_frames=9, scores=scores
+    )
+
+
+def test_each_threshold_has_its_reason() -> None:
+    config = CurateConfig(input="", output="", motion=MotionConfig(min=0.001, max=1.0))
+    assert reject_reason(_clip(), config) is None
+    assert reject_reason(_clip(0.5), config) == "short"
+    assert reject_reason(_clip(blur=0.4), config) == "blur"
+    assert reject_reason(_clip(motion=0.0), config) == "low_motion"
+    assert reject_reason(_clip(motion=1.1), config) == "high_motion"
+    assert reject_reason(_clip(luma=5.0), config) == "dark"
+    assert reject_reason(_clip(luma=250.0), config) == "bright"
+    assert reject_reason(_clip(blur=None, motion=None, luma=None), config) is None
+
+
+def test_cuts_are_found_at_their_timestamps() -> None:
+    finder = ShotFinder(ShotsConfig(), fps=20)
+    frames = np.concatenate([footage.shot(s, 20, size=(320, 180)) for s in (11, 12, 13)])
+    # Uneven distances: every third frame stays twice as long.
+    times = np.cumsum([0, *([50_000, 50_000, 100_000] * 20)[: len(frames) - 1]])
+    for at, frame in zip(times.tolist(), frames, strict=True):
+        finder.feed(at, frame)
+    assert finder.cuts_us == [times[20], times[40]]
+
+
+def test_nothing_is_compared_across_a_hole() -> None:
+    finder = ShotFinder(ShotsConfig(), fps=20)
+    for number, frame in enumerate(footage.shot(14, 20, size=(320, 180))):
+        finder.feed(number * 50_000, frame)
+    finder.interrupt()
+    for number, frame in enumerate(footage.shot(15, 20, size=(320, 180))):
+        finder.feed(2_000_000 + number * 50_000, frame)
+    assert finder.cuts_us == []
+
+
+def test_long_shots_are_split_evenly_at_frames() -> None:
+    starts = np.arange(0, 10_000_000, 40_000)
+    assert split_spans((0, 10_000_000), [2_000_000], starts, 4_000_000) == [
+        (0, 2_000_000),
+        (2_000_000, 6_000_000),
+        (6_000_000, 10_000_000),
+    ]
+    pieces = split_spans((0, 10_000_000), [], starts, 3_000_000)
+    assert [start for start, _ in pieces] == [0, 2_520_000, 5_000_000, 7_520_000]
+    assert all(b == c for (_, b), (c, _) in pairwise(pieces))
+
+
+def test_the_plane_has_one_area() -> None:
+    for width, height in ((3840, 2160), (176, 144), (404, 720), (853, 360)):
+        across, down = reduced_size(width, height, 320)
+        assert across * down == pytest.approx(320 * 180, rel=0.01)
+        assert across / down == pytest.approx(width / height, rel=0.01)
