@@ -1,0 +1,126 @@
+"""Real footage: cuts, defects and damaged files against their ground truth.
+
+Skipped where the footage is absent. One process, no network, no GPU; a minute on one core.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from curation.config import CurateConfig
+from curation.run import curate
+from curation.sources import SourceFile, video_id_of
+from curation.stages.analyse import Analyse, Analysis
+from tests.curation.footage import real_footage
+
+HEAVY = frozenset(["cuts_4k.mp4"])
+"""Left to a slower test: most of the time of the whole set."""
+
+
+def _truth() -> dict[str, Any]:
+    raw = real_footage("raw")
+    return json.loads((raw.parent / "truth.json").read_text())
+
+
+def _analyse(path: Path, scratch: Path) -> Analysis:
+    stage = Analyse(CurateConfig(input="", output=""), scratch)
+    item = SourceFile(source=path.name, path=str(path), content_id=video_id_of(path))
+    (analysis,) = stage.process(item)
+    assert isinstance(analysis, Analysis)
+    return analysis
+
+
+def test_hard_cuts(tmp_path: Path) -> None:
+    hits = false = missed = 0
+    for name, truth in _truth().items():
+        if truth["gradual_s"] or name in HEAVY:
+            continue
+        analysis = _analyse(real_footage("raw") / name, tmp_path)
+        assert not analysis.lost_us
+        ends = [clip.end_us for clip in analysis.clips[:-1]]
+        assert [0, *ends] == [clip.start_us for clip in analysis.clips]
+        tolerance_s = truth.get("tolerance_s") or 1 / truth["fps"] + 1e-3
+        wanted = list(truth["cuts_s"])
+        for found_us in ends:
+            near = [at for at in wanted if abs(at - found_us / 1e6) <= tolerance_s]
+            if near:
+                wanted.remove(near[0])
+                hits += 1
+            else:
+                false += 1
+        missed += len(wanted)
+    f1 = 2 * hits / (2 * hits + false + missed)
+    assert f1 >= 0.90, f"{hits} found, {false} false, {missed} missed: F1 {f1:.3f}"
+
+
+def test_defects_are_rejected_and_clean_shots_kept(tmp_path: Path) -> None:
+    from curation.decide import reject_reason
+
+    config = CurateConfig(input="", output="")
+    truth = _truth()["defects_h264.mp4"]
+    analysis = _analyse(real_footage("raw") / "defects_h264.mp4", tmp_path)
+    reasons = {}
+    for clip in analysis.clips:
+        middle_s = (clip.start_us + clip.end_us) / 2e6
+        shot = next(s for s in truth["shots"] if s["start_s"] <= middle_s < s["end_s"])
+        reasons.setdefault(shot["defect"], set()).add(reject_reason(clip, config))
+    assert reasons["blur"] == {"blur"}
+    assert reasons["static"] == {"low_motion"}
+    assert [reasons[name] for name in reasons if "dark" in str(name)] == [{"dark"}]
+    assert reasons[None] == {None}
+
+
+def test_bad_files_are_salvaged_or_refused(tmp_path: Path) -> None:
+    result = curate(CurateConfig(input=str(real_footage("bad")), output=str(tmp_path / "out")))
+    assert result.exit_code == 1
+    rows = pq.read_table(tmp_path / "out" / "videos.parquet").to_pylist()
+    assert {row["source"]: (row["status"], row["reason"]) for row in rows} == {
+        "audio_only.m4a": ("refused", "no_video_stream"),
+        "damaged_middle.mp4": ("salvaged", "damaged"),
+        "empty.mp4": ("refused", "empty"),
+        "one_frame.mp4": ("refused", "too_few_frames"),
+        "text.mp4": ("refused", "not_a_video"),
+        "tiny_2x2.mp4": ("refused", "too_small"),
+        "truncated_faststart.mp4": ("salvaged", "truncated"),
+        "truncated_no_moov.mp4": ("refused", "no_moov"),
+    }
+    by_source = {row["source"]: row for row in rows}
+    for name in ("damaged_middle.mp4", "truncated_faststart.mp4"):
+        row = by_source[name]
+        # Both are copies of one video of 37.88 s.
+        assert row["duration_s"] == pytest.approx(37.88, abs=0.05)
+        assert 0 < row["lost_s"] < 15
+    clips = pq.read_table(tmp_path / "out" / "clips.parquet").to_pylist()
+    for source in by_source.values():
+        inside = [clip for clip in clips if clip["source"] == source["source"]]
+        saved_s = sum(clip["end_s"] - clip["start_s"] for clip in inside)
+        if source["status"] == "salvaged":
+            assert saved_s + source["lost_s"] == pytest.approx(source["duration_s"], abs=1e-6)
+
+
+def test_a_large_picture_needs_little_memory(tmp_path: Path) -> None:
+    """4K, both decodes, in a process of its own: the peak belongs to the whole process."""
+    import os
+    import subprocess
+    import sys
+
+    source = real_footage("raw") / "cuts_4k.mp4"
+    script = (
+        "import resource, sys\n"
+        "from curation.config import CurateConfig\n"
+        "from curation.run import curate\n"
+        "assert curate(CurateConfig(input=sys.argv[1], output=sys.argv[2])).exit_code == 0\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(source), str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) * 1024 < 1.5 * 2**30, "kilobytes at the peak: " + done.stdout
