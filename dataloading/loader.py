@@ -20,7 +20,7 @@ from dataloading.reader import Window, WindowReader
 from dataloading.split import windows_of
 from dataloading.state import LoaderState
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Raised by any change that makes other packs from the same data and settings."""
 _FILL_PACKS = 200
 
@@ -183,7 +183,7 @@ class PackedLoader(IterableDataset[Batch]):
         windows = windows_of(self._table, self.config, self.compression, "val")
         held = np.flatnonzero(windows.usable)
         lengths = windows.candidates[np.argmax(windows.starts[held] > 0, axis=1)]
-        starts_s = windows.first[held] / self._table.fps[held]
+        starts_s = windows.first[held, 0] / self._table.fps[held]
         columns = (lengths.tolist(), starts_s.tolist(), windows.fps[held].tolist())
         return [
             ValWindow(clip_id=i, num_frames=t, start_s=s, fps=f if t > 1 else 0.0)

@@ -47,7 +47,9 @@ class WindowReader:
         spec = self._spec(sample, clip.clip_id)
         try:
             kept = self._cache.get(
-                sample.ordinal, spec.span_bytes, lambda: _decoded(clip, spec, whole_span=True)
+                (sample.ordinal, spec.span_s),
+                spec.span_bytes,
+                lambda: _decoded(clip, spec, whole_span=True),
             )
             frames, caption = kept or _decoded(clip, spec, whole_span=False)
             rgb = frames.at(spec.times_s, spec.period_s)
@@ -65,14 +67,15 @@ class WindowReader:
         windows, n = self._windows, sample.ordinal
         period_s = 1.0 / float(self._table.fps[n])
         key = rng.key(self._seed, "start", step=sample.epoch, sample_id=clip_id)
-        start = int(windows.first[n]) + rng.integer(key, int(windows.starts[n, sample.candidate]))
+        index = rng.integer(key, int(windows.starts[n, sample.candidate]))
+        span, start = windows.place(n, sample.candidate, index)
         steps = np.arange(int(windows.candidates[sample.candidate]))
         return WindowSpec(
             times_s=start * period_s + steps / float(windows.fps[n]),
             # Half a period early, so that rounded timestamps stay in the span they belong to.
             span_s=(
-                (float(windows.first[n]) - 0.5) * period_s,
-                (float(windows.end[n]) - 0.5) * period_s,
+                (float(windows.first[n, span]) - 0.5) * period_s,
+                (float(windows.end[n, span]) - 0.5) * period_s,
             ),
             period_s=period_s,
             source_size=(int(self._table.width[n]), int(self._table.height[n])),

@@ -2,12 +2,14 @@
 
 Time is counted in the clip's own frame periods, 1/g for g frames per second, of which it has n. A
 window of T frames at f per second starts at the period k and reaches to k + (T-1)*g/f, which must
-not pass the last period of its span. Held out of each clip is its last window, of the longest
-length that fits twice; training ends one period before that window begins. Frames belong to the
-span in which their timestamps lie, so that no frame is in both, also where the rate varies.
+not pass the last period of its span. Held out of each clip is the window in its middle, of the
+longest length that fits three times; training has what lies before it and what lies after. In the
+middle, because the end of a shot often shows what the rest of it does not. Frames belong to the
+span in which their timestamps lie, so that no frame is in two, also where the rate varies.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -23,24 +25,38 @@ _SHORT = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """What each clip offers in one split; n clips, c candidate lengths.
+    """What each clip offers in one split; n clips, s spans of each, c candidate lengths.
 
     Attributes:
         candidates: `int64 [c]`, ascending.
-        starts: `int64 [n, c]`, number of periods at which a window may start; 0 if it cannot.
-        tokens: `int64 [n, c]`, its length in the pack; 0 if it cannot.
-        first, end: `int64 [n]`, the span in periods; no frame outside is ever shown.
+        first, end: `int64 [n, s]`, the spans in periods; a window lies in one of them whole, and
+            shows no frame from outside it. Training has two, the other splits one.
+        starts_in: `int64 [n, s, c]`, periods of the span at which a window may start; 0 if none.
+        tokens: `int64 [n, c]`, a window's length in the pack; 0 if it fits no span.
         fps: `float64 [n]`, of the windows.
         size: `int64 [n, 2]`, width and height in pixels.
     """
 
     candidates: np.ndarray
-    starts: np.ndarray
-    tokens: np.ndarray
     first: np.ndarray
     end: np.ndarray
+    starts_in: np.ndarray
+    tokens: np.ndarray
     fps: np.ndarray
     size: np.ndarray
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """`int64 [n, c]`, number of periods at which a window may start, over all spans."""
+        return self.starts_in.sum(axis=1)
+
+    def place(self, clip: int, candidate: int, index: int) -> tuple[int, int]:
+        """The span and the period at which the window number `index` of `starts` begins."""
+        span = 0
+        while index >= self.starts_in[clip, span, candidate]:
+            index -= int(self.starts_in[clip, span, candidate])
+            span += 1
+        return span, int(self.first[clip, span]) + index
 
     @property
     def usable(self) -> np.ndarray:
@@ -72,37 +88,45 @@ def windows_of(
     size, tokens = _sizes_and_tokens(table, config, compression, candidates)
 
     periods = np.where(known, np.floor(table.duration_s * table.fps + _SHORT), 0).astype(np.int64)
-    held_out = np.floor(periods[:, None] - 1 - reach + _EPS).astype(np.int64)
-    twice = np.greater(_num_starts(held_out, reach), 0)
-    # The longest that fits twice: candidates ascend, so the last true column.
-    longest = len(candidates) - 1 - np.argmax(twice[:, ::-1], axis=1)
-    has_val = np.any(twice, axis=1)
-    val_first = np.where(has_val, held_out[np.arange(len(table)), longest], periods)
+    whole = periods[:, None]
+    held_first = np.floor((whole - 1 - reach) / 2 + _EPS).astype(np.int64)
+    held_end = np.ceil(held_first + reach + 1 - _EPS).astype(np.int64)
+    sides = np.minimum(held_first, whole - held_end)
+    thrice = np.greater(_num_starts(sides, reach), 0)
+    # The longest that fits three times: candidates ascend, so the last true column.
+    longest = len(candidates) - 1 - np.argmax(thrice[:, ::-1], axis=1)
+    has_val = np.any(thrice, axis=1)
+    rows = np.arange(len(table))
+    middle = np.where(has_val, held_first[rows, longest], periods)
+    after = np.where(has_val, held_end[rows, longest], periods)
+    zero = np.zeros_like(periods)
 
     if split == "val":
-        first, end = val_first, periods
+        first, end = middle[:, None], after[:, None]
         one = has_val[:, None] & (np.arange(len(candidates)) == longest[:, None])
-        starts = one.astype(np.int64)
+        starts_in = one.astype(np.int64)[:, None]
     else:
-        first = np.zeros_like(periods)
-        end = val_first if split == "train" else periods
-        starts = _num_starts(end[:, None], reach)
-    tokens = np.where(starts > 0, tokens, 0)
+        if split == "train":
+            first, end = np.stack([zero, after], axis=1), np.stack([middle, periods], axis=1)
+        else:
+            first, end = zero[:, None], periods[:, None]
+        starts_in = _num_starts((end - first)[:, :, None], reach[:, None])
+    tokens = np.where(np.any(starts_in > 0, axis=1), tokens, 0)
     _check_budget(table, tokens, candidates, config.token_budget)
     return Windows(
         candidates=candidates,
-        starts=starts,
-        tokens=tokens,
         first=first,
         end=end,
+        starts_in=starts_in,
+        tokens=tokens,
         fps=fps,
         size=size,
     )
 
 
-def _num_starts(end: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """How many k >= 0 have k + reach <= end - 1."""
-    return np.maximum(0, np.floor(end - 1 - reach + _EPS).astype(np.int64) + 1)
+def _num_starts(length: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """How many k >= 0 have k + reach <= length - 1: the starts in a span of so many periods."""
+    return np.maximum(0, np.floor(length - 1 - reach + _EPS).astype(np.int64) + 1)
 
 
 def _sizes_and_tokens(

@@ -8,7 +8,7 @@ and still decode, the wrong pixels can depend on where decoding began.)
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -188,30 +188,30 @@ class FrameCache:
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
-        self._entries: dict[int, Future[tuple[Frames, str]]] = {}
+        self._entries: dict[Hashable, Future[tuple[Frames, str]]] = {}
         self._lock = threading.Lock()
 
     def get(
-        self, ordinal: int, num_bytes: int, decode: Callable[[], tuple[Frames, str]]
+        self, span: Hashable, num_bytes: int, decode: Callable[[], tuple[Frames, str]]
     ) -> tuple[Frames, str] | None:
-        """The clip's frames and caption, decoded if new; none where there is no room for it.
+        """Frames and caption of a clip's span, decoded if new; none where there is no room for it.
 
         Raises what `decode` raises; the clip is then not kept.
         """
         with self._lock:
-            entry = self._entries.get(ordinal)
+            entry = self._entries.get(span)
             if entry is None:
                 if self.used_bytes + num_bytes > self.capacity_bytes:
                     return None
                 self.used_bytes += num_bytes
             mine = entry is None
-            future = self._entries.setdefault(ordinal, Future()) if entry is None else entry
+            future = self._entries.setdefault(span, Future()) if entry is None else entry
         if mine:
             try:
                 future.set_result(decode())
             except BaseException as error:
                 with self._lock:
                     self.used_bytes -= num_bytes
-                    del self._entries[ordinal]
+                    del self._entries[span]
                 future.set_exception(error)
         return future.result()

@@ -27,7 +27,7 @@ class WaveletConfig:
     temporal: int = 4
     spatial: int = 8
     channels: int = 16
-    whitening: float = 0.5
+    whitening: float = 0.25
     """1 gives every channel unit variance, 0 leaves their spread as the footage has it. Between
     the two, coarse structure weighs more than detail and is learned first."""
     decoder_width: int = 96

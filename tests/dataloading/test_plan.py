@@ -61,10 +61,11 @@ def recomputed(folder: Path, num_packs: int) -> list[list[tuple[int, int, int]]]
             position = 0
             while position < len(order):
                 for ordinal in order.block(epoch, position).ordinals.tolist():
-                    # In training, a clip that holds n frames of which 2*T fit lost its last T.
+                    # In training, a clip of n frames into which 3*T fit lost the T in its middle.
                     n = frames[ordinal]
-                    held = max((t for t in LENGTHS if 2 * t <= n), default=0)
-                    fitting = [t for t in LENGTHS if t <= n - held]
+                    held = max((t for t in LENGTHS if (n - t) // 2 >= t), default=0)
+                    side = n - held - (n - held) // 2 if held else n
+                    fitting = [t for t in LENGTHS if t <= side]
                     key = rng.key(SEED, "num_frames", step=epoch, sample_id=ids[ordinal])
                     chance = float(rng.uniform(key, torch.tensor(0)))
                     length = fitting[int(chance * len(fitting))]

@@ -56,46 +56,55 @@ def test_train_and_val_show_different_frames_of_the_clip(
     train = windows(table, "train", sorted(lengths), fps)
     val = windows(table, "val", sorted(lengths), fps)
 
-    def shown(part: Windows, column: int, start: int) -> tuple[int, int]:
+    def shown(part: Windows, column: int, index: int) -> tuple[int, int]:
         """First and last frame of a window, a time meaning the nearest frame."""
         reach = (part.candidates[column] - 1) * rate / part.fps[0]
-        first = int(part.first[0]) + start
+        _, first = part.place(0, column, index)
         return first, int(np.floor(first + reach + 0.499))
 
-    last_train = -1
-    for column in np.flatnonzero(train.starts[0]).tolist():
-        last_train = max(last_train, shown(train, column, int(train.starts[0, column]) - 1)[1])
-    assert last_train < num
+    trained: set[int] = set()
+    for column in range(len(train.candidates)):
+        for index in range(int(train.starts[0, column])):
+            first, last = shown(train, column, index)
+            trained.update(range(first, last + 1))
+    assert not trained or (min(trained) >= 0 and max(trained) < num)
     if not val.usable[0]:
-        # Nothing held out: even the shortest window does not fit twice, or just barely.
+        # Nothing held out: even the shortest window does not fit three times, or just barely.
         reach = (min(lengths) - 1) * rate / (fps or rate)
-        assert num < 2 * (reach + 1) + 1
+        assert num < 3 * (reach + 1) + 2
         return
     assert (val.starts[0] > 0).sum() == 1
     column = int(np.argmax(val.starts[0]))
     first_val, last_val = shown(val, column, 0)
-    assert last_train < first_val
+    assert first_val >= 0
     assert last_val < num
-    # The held-out length can be trained on too, and a longer one would not fit twice.
+    assert not trained & set(range(first_val, last_val + 1))
+    # What is left for training is the same on both sides, up to a frame.
+    assert abs(first_val - (num - 1 - last_val)) <= 2
+    # The held-out length can be trained on too, and a longer one would not fit three times.
     assert train.starts[0, column] > 0
     for longer in val.candidates[column + 1 :]:
         reach = (longer - 1) * rate / val.fps[0]
-        assert num < 2 * (reach + 1) + 1
+        assert num < 3 * (reach + 1) + 2
 
 
 def test_exact_windows_of_one_clip() -> None:
-    # 20 frames at their own rate: 9 fit twice (held out 11..19), 17 do not.
-    val = windows(Table((20, 24.0)), "val", [1, 9, 17])
-    train = windows(Table((20, 24.0)), "train", [1, 9, 17])
+    # 31 frames at their own rate: 9 fit three times (held out 11..19), 17 do not.
+    table = Table((31, 24.0))
+    val = windows(table, "val", [1, 9, 17])
+    train = windows(table, "train", [1, 9, 17])
     assert val.starts.tolist() == [[0, 1, 0]]
-    assert (val.first[0], val.end[0]) == (11, 20)
-    assert train.starts.tolist() == [[11, 3, 0]]
-    assert (train.first[0], train.end[0]) == (0, 11)
-    assert windows(Table((20, 24.0)), "all", [1, 9, 17]).starts.tolist() == [[20, 12, 4]]
+    assert (val.first[0, 0], val.end[0, 0]) == (11, 20)
+    assert train.first.tolist() == [[0, 20]]
+    assert train.end.tolist() == [[11, 31]]
+    assert train.starts_in.tolist() == [[[11, 3, 0], [11, 3, 0]]]
+    assert train.starts.tolist() == [[22, 6, 0]]
+    assert [train.place(0, 1, i) for i in (0, 2, 3, 5)] == [(0, 0), (0, 2), (1, 20), (1, 22)]
+    assert windows(table, "all", [1, 9, 17]).starts.tolist() == [[31, 23, 15]]
 
 
 def test_a_clip_too_short_to_split_is_for_training() -> None:
-    table = Table((9, 24.0), (1, 24.0), (4, 24.0))
+    table = Table((18, 24.0), (1, 24.0), (4, 24.0))
     train, val = windows(table, "train", [9]), windows(table, "val", [9])
     assert val.usable.tolist() == [False, False, False]
     assert train.usable.tolist() == [True, False, False]
