@@ -23,10 +23,25 @@ from av.video.reformatter import Interpolation
 from av.video.stream import VideoStream
 
 from common.errors import MediaError
+from common.picture import EXACT, Turn, turn_of
 from common.storage import atomic_path
+from common.video_writer import VideoWriter
 
 # PyAV keeps FFmpeg silent as long as nobody sets a log level; with one, a decoder thread that logs
 # waits for the interpreter while the interpreter waits for the decoder thread.
+
+__all__ = [
+    "Frame",
+    "Health",
+    "RawFrame",
+    "VideoInfo",
+    "VideoReader",
+    "VideoWriter",
+    "probe",
+    "read_at",
+    "read_frames",
+    "write_video",
+]
 
 _PREFIX_BYTES = 4096
 _CONTAINER_ERRORS_MAX = 1000
@@ -85,29 +100,6 @@ class Health:
     """Spans without a trustworthy picture: from the first error to the next clean key frame."""
     end_s: float = 0.0
     """Where the last good frame ends."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Turn:
-    """Stored to displayed picture: an optional transpose, then mirrors."""
-
-    transpose: bool = False
-    mirror_x: bool = False
-    mirror_y: bool = False
-
-    def apply(self, picture: np.ndarray) -> np.ndarray:
-        """`[H, W, ...]` to the displayed orientation, as contiguous memory."""
-        if self.transpose:
-            picture = picture.swapaxes(0, 1)
-        if self.mirror_x:
-            picture = picture[:, ::-1]
-        if self.mirror_y:
-            picture = picture[::-1]
-        return np.ascontiguousarray(picture)
-
-    @property
-    def identity(self) -> bool:
-        return not (self.transpose or self.mirror_x or self.mirror_y)
 
 
 def probe(path: str | Path) -> VideoInfo:
@@ -232,21 +224,12 @@ def write_video(
                     format="yuv420p",
                     dst_colorspace="ITU709",
                     dst_color_range="MPEG",
-                    interpolation=Interpolation.AREA | _EXACT,
+                    interpolation=Interpolation.AREA | EXACT,
                     threads=1,
                 ),
                 pts=index,
                 duration=1,
             )
-
-
-_EXACT = (
-    Interpolation.ACCURATE_RND
-    | Interpolation.BITEXACT
-    # Without these two, 4:2:0 to RGB takes a short way that is two grey levels too dark.
-    | Interpolation.FULL_CHR_H_INT
-    | Interpolation.FULL_CHR_H_INP
-)
 
 
 class VideoReader:
@@ -261,6 +244,7 @@ class VideoReader:
         self.health = Health()
         self._source = source
         self._num_threads = num_threads
+        self._known_turn: tuple[int, Turn] | None = None
         self._container = self._open()
         try:
             self._stream = self._video_stream()
@@ -332,11 +316,11 @@ class VideoReader:
             width = round(width * ratio)
         elif 0 < ratio < 1:
             height = round(height / ratio)
-        return (height, width) if _turn_of(picture).transpose else (width, height)
+        return (height, width) if self._turn(picture).transpose else (width, height)
 
     def rgb(self, picture: VideoFrame, *, size: tuple[int, int] | None = None) -> np.ndarray:
         """`uint8 [H, W, 3]` as displayed, scaled to `size` (width, height) in the same pass."""
-        turn = _turn_of(picture)
+        turn = self._turn(picture)
         scaled = self._scaled(picture, size, "rgb24", turn)
         return turn.apply(scaled.to_ndarray())
 
@@ -348,7 +332,7 @@ class VideoReader:
         """
         if size[0] % 2 or size[1] % 2:
             raise ValueError(f"4:2:0 needs an even size, got {size[0]}x{size[1]}")
-        turn = _turn_of(picture)
+        turn = self._turn(picture)
         scaled = self._scaled(picture, size, "yuv420p", turn)
         if turn.identity:
             return scaled
@@ -362,8 +346,14 @@ class VideoReader:
         result.color_primaries, result.color_trc = scaled.color_primaries, scaled.color_trc
         return result
 
+    def _turn(self, picture: VideoFrame) -> Turn:
+        """Read anew only where the angle changes within the stream."""
+        if self._known_turn is None or picture.rotation != self._known_turn[0]:
+            self._known_turn = (picture.rotation, turn_of(picture))
+        return self._known_turn[1]
+
     def _scaled(
-        self, picture: VideoFrame, size: tuple[int, int] | None, pix_fmt: str, turn: _Turn
+        self, picture: VideoFrame, size: tuple[int, int] | None, pix_fmt: str, turn: Turn
     ) -> VideoFrame:
         width, height = size or self.display_size(picture)
         if turn.transpose:
@@ -378,7 +368,7 @@ class VideoReader:
             width=width,
             height=height,
             format=pix_fmt,
-            interpolation=kernel | _EXACT,
+            interpolation=kernel | EXACT,
             src_color_range="JPEG" if full_range else "MPEG",
             dst_color_range="MPEG" if pix_fmt == "yuv420p" else "JPEG",
             threads=1,
@@ -402,6 +392,7 @@ class VideoReader:
         try:
             return av.open(
                 io.BytesIO(source) if isinstance(source, bytes) else str(source),
+                "r",
                 metadata_errors="replace",
             )
         except FFmpegError as error:
@@ -480,10 +471,8 @@ class VideoReader:
         target = self.origin_pts + round(start_s / float(self.time_base))
         try:
             self._container.seek(target, stream=self._stream, backward=True)
-            first = next(
-                (p for p, _ in self._pictures() if p is not None and p.pts is not None), None
-            )
-            if first is None or first.is_corrupt or first.pts > target:
+            first = next((p for p, _ in self._pictures() if p is not None), None)
+            if first is None or first.is_corrupt or first.pts is None or first.pts > target:
                 return False
             # The peek consumed the picture, so the decoder is put there once more.
             self._container.seek(target, stream=self._stream, backward=True)
@@ -583,96 +572,3 @@ class VideoReader:
 
 _ATTACHED_PICTURE = 0x0400
 """AV_DISPOSITION_ATTACHED_PIC"""
-
-
-def _turn_of(picture: VideoFrame) -> _Turn:
-    """The display matrix as transpose and mirrors; oblique matrices count as none.
-
-    The matrix is 3x3 in 16.16 fixed point, row vectors: x' = a x + c y, y' = b x + d y.
-    """
-    data = picture.side_data.get("DISPLAYMATRIX")
-    if data is None:
-        return _Turn()
-    a, b, _, c, d = np.frombuffer(bytes(data), dtype=np.int32)[:5].tolist()
-    if a and d and not (b or c):
-        return _Turn(mirror_x=a < 0, mirror_y=d < 0)
-    if b and c and not (a or d):
-        return _Turn(transpose=True, mirror_x=c < 0, mirror_y=b < 0)
-    return _Turn()
-
-
-class VideoWriter:
-    """H.264 in MP4 with the index in front. Timestamps are written as given (VFR stays VFR).
-
-    Args:
-        rate: nominal frames per second, for rate control and the header.
-        time_base: clock of the timestamps given to `write`.
-        gop: frames between key frames; None is the encoder's choice.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        width: int,
-        height: int,
-        rate: Fraction,
-        time_base: Fraction,
-        crf: int,
-        preset: str,
-        num_threads: int,
-        gop: int | None = None,
-    ) -> None:
-        self._container = av.open(
-            str(path), "w", format="mp4", options={"movflags": "+faststart", "fflags": "+bitexact"}
-        )
-        # x264's AVX-512 macroblock tree reads memory it never wrote, and equal input then gives
-        # unequal bytes from run to run.
-        params = "mbtree=0"
-        if gop is not None:
-            # Key frames at fixed distance, so that a reader can predict the cost of a seek.
-            params += f":keyint={gop}:min-keyint={gop}:scenecut=0:open-gop=0"
-        options = {"crf": str(crf), "preset": preset, "x264-params": params}
-        stream = self._container.add_stream("libx264", rate=rate, options=options)
-        assert isinstance(stream, VideoStream)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.codec_context.time_base = time_base
-        stream.time_base = time_base
-        stream.codec_context.thread_count = num_threads
-        self._stream = stream
-        self._time_base = time_base
-        self._num_written = 0
-        self.keyframes: list[int] = []
-        """Timestamps of the key frames, in the clock given; complete after the context."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def write(self, picture: VideoFrame, *, pts: int, duration: int) -> None:
-        """Encodes one yuv420p picture, shown from `pts` for `duration` ticks of the clock."""
-        if not self._num_written:
-            context = self._stream.codec_context
-            context.colorspace, context.color_range = picture.colorspace, picture.color_range
-            context.color_primaries, context.color_trc = picture.color_primaries, picture.color_trc
-        picture.pts, picture.time_base, picture.duration = pts, self._time_base, duration
-        picture.pict_type = 0  # else the encoder would copy the source's frame types
-        self._mux(picture)
-        self._num_written += 1
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self._mux(None)
-        finally:
-            self._container.close()
-
-    def _mux(self, picture: VideoFrame | None) -> None:
-        for packet in self._stream.encode(picture):
-            if packet.is_keyframe and packet.pts is not None:
-                self.keyframes.append(packet.pts)
-            self._container.mux(packet)

@@ -64,7 +64,7 @@ class FrameScorer:
 
     def _speed(self, from_us: int, before: np.ndarray, to_us: int, now: np.ndarray) -> float:
         """Mean flow between two adjacent frames, in diagonals per second."""
-        flow = self._flow.calc(before, now, None)
+        flow = self._flow.calc(before, now, np.zeros((*now.shape, 2), np.float32))
         length = cv2.magnitude(flow[..., 0], flow[..., 1]).mean()
         return float(length) / math.hypot(*now.shape) / ((to_us - from_us) / 1e6)
 

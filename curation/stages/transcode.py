@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import av
+from av.error import FFmpegError
 from av.video.frame import VideoFrame
 
 from common.errors import MediaError
-from common.media import RawFrame, VideoReader, VideoWriter
+from common.media import RawFrame, VideoReader
 from common.storage import atomic_path
+from common.video_writer import VideoWriter
 from curation.config import TranscodeConfig
 from curation.stage import Failure, Resources, Stage, failure_of
 
@@ -113,8 +115,8 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
             for clip in item.clips:
                 try:
                     results.append(self._encode(clip, reader, frames))
-                except (MediaError, ValueError, OSError, av.FFmpegError) as error:
-                    if isinstance(error, OSError) and not isinstance(error, av.FFmpegError):
+                except (MediaError, ValueError, OSError, FFmpegError) as error:
+                    if isinstance(error, OSError) and not isinstance(error, FFmpegError):
                         raise  # a full disk is not the clip's fault
                     results.append(failure_of(clip, self.name, 1, error))
         return results

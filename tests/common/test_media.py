@@ -1,9 +1,11 @@
 """Reading and writing video files. One process, no network, no GPU; footage is made here."""
 
+import hashlib
 import multiprocessing
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -170,9 +172,6 @@ def test_write_video_round_trip(tmp_path: Path) -> None:
 
 
 def _digest(folder: str, number: int) -> bytes:
-    import hashlib
-    from pathlib import Path
-
     path = Path(folder) / f"{number}.mp4"
     # Decoder threads and dirty memory before, because equal input must not depend on the past.
     frames = footage.shot(7, 30, size=(352, 288))
@@ -211,12 +210,11 @@ def test_a_hole_is_lost_to_the_next_key_frame(tmp_path: Path) -> None:
     frames = footage.shot(9, 100, size=(320, 192))
     path = footage.write(tmp_path / "a.mp4", frames, options={"g": "20", "bf": "0", "crf": "18"})
     data = bytearray(path.read_bytes())
-    import av
-
     with av.open(str(path)) as container:
         packets = [p for p in container.demux(video=0) if p.size]
         begin = packets[45].pos
         end = packets[52].pos
+    assert begin is not None and end is not None
     data[begin + 8 : end] = b"\xff" * (end - begin - 8)
     damaged = tmp_path / "damaged.mp4"
     damaged.write_bytes(data)

@@ -1,0 +1,58 @@
+"""Stored pictures to displayed ones: the flags of conversion, and the display matrix."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from av.video.frame import VideoFrame
+from av.video.reformatter import Interpolation
+
+EXACT = (
+    Interpolation.ACCURATE_RND
+    | Interpolation.BITEXACT
+    # Without these two, 4:2:0 to RGB takes a short way that is two grey levels too dark.
+    | Interpolation.FULL_CHR_H_INT
+    | Interpolation.FULL_CHR_H_INP
+)
+"""How pictures are converted everywhere: the same on every machine, without a cast."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Stored to displayed picture: an optional transpose, then mirrors."""
+
+    transpose: bool = False
+    mirror_x: bool = False
+    mirror_y: bool = False
+
+    def apply(self, picture: np.ndarray) -> np.ndarray:
+        """`[H, W, ...]` to the displayed orientation, as contiguous memory."""
+        if self.transpose:
+            picture = picture.swapaxes(0, 1)
+        if self.mirror_x:
+            picture = picture[:, ::-1]
+        if self.mirror_y:
+            picture = picture[::-1]
+        return np.ascontiguousarray(picture)
+
+    @property
+    def identity(self) -> bool:
+        return not (self.transpose or self.mirror_x or self.mirror_y)
+
+
+def turn_of(picture: VideoFrame) -> Turn:
+    """The display matrix as transpose and mirrors; oblique matrices count as none.
+
+    The matrix is 3x3 in 16.16 fixed point, row vectors: x' = a x + c y, y' = b x + d y.
+    """
+    # Side data and their picture hold each other until the garbage collector comes by, so they are
+    # read from a picture of no size.
+    small = picture.reformat(width=16, height=16, interpolation=Interpolation.POINT, threads=1)
+    data = small.side_data.get("DISPLAYMATRIX")
+    if data is None:
+        return Turn()
+    a, b, _, c, d = np.frombuffer(bytes(data), dtype=np.int32)[:5].tolist()
+    if a and d and not (b or c):
+        return Turn(mirror_x=a < 0, mirror_y=d < 0)
+    if b and c and not (a or d):
+        return Turn(transpose=True, mirror_x=c < 0, mirror_y=b < 0)
+    return Turn()
