@@ -1,0 +1,418 @@
+"""One open video file: its header, its good pictures with their times, and what was lost.
+
+Every time is in seconds from presentation timestamps, relative to the start of the video stream;
+nothing is computed from a frame's index. Pictures come out as displayed: turned by the display
+matrix, with square pixels. Bad files raise `MediaError` by reason; damaged ones are read past the
+damage, and `VideoReader.health` says what was lost.
+"""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.video.frame import VideoFrame
+from av.video.reformatter import Interpolation
+from av.video.stream import VideoStream
+
+from common.errors import MediaError
+from common.picture import EXACT, Turn, turn_of
+
+# PyAV keeps FFmpeg silent as long as nobody sets a log level; with one, a decoder thread that logs
+# waits for the interpreter while the interpreter waits for the decoder thread.
+
+_PREFIX_BYTES = 4096
+_CONTAINER_ERRORS_MAX = 1000
+"""A demuxer that fails this often in one file is not moving forward any more."""
+_ATTACHED_PICTURE = 0x0400
+"""AV_DISPOSITION_ATTACHED_PIC"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoInfo:
+    """What a file's header says of its first video stream."""
+
+    path: str
+    width: int
+    """Pixels as displayed: after rotation, with square pixels."""
+    height: int
+    fps: float
+    """Average over the file; 0 where the header does not say."""
+    duration_s: float
+    """Of the video stream where the header says it, else of the container; 0 if unknown."""
+    start_s: float
+    """Presentation time of the first frame in the file's own clock; all other times start there."""
+    codec: str
+    pix_fmt: str
+    rotation_deg: int
+    """Counter-clockwise turn from the stored to the displayed picture: 0, 90, 180 or 270."""
+    num_frames: int
+    """As the header counts them; 0 if it does not."""
+    num_bytes: int
+    has_audio: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawFrame:
+    """One decoded picture before any conversion; see `VideoReader.rgb` and `VideoReader.yuv`."""
+
+    pts_s: float
+    duration_s: float
+    picture: VideoFrame
+
+
+@dataclass(kw_only=True)
+class Health:
+    """What decoding met. Filled while frames are read; complete when the iterator is exhausted."""
+
+    num_frames: int = 0
+    num_errors: int = 0
+    lost_s: list[tuple[float, float]] = field(default_factory=list)
+    """Spans without a trustworthy picture: from the first error to the next clean key frame."""
+    end_s: float = 0.0
+    """Where the last good frame ends."""
+
+
+class VideoReader:
+    """One open file and its first video stream.
+
+    Raises `MediaError` on opening: `missing`, `unreadable`, `empty`, `not_a_video`, `no_moov`,
+    `no_video_stream`, `decode_failed` (no codec, or not one picture decodes).
+    """
+
+    def __init__(self, source: str | Path | bytes, *, num_threads: int = 1) -> None:
+        self.name = "<bytes>" if isinstance(source, bytes) else str(source)
+        self.health = Health()
+        self._source = source
+        self._num_threads = num_threads
+        self._known_turn: tuple[int, Turn] | None = None
+        self._container = self._open()
+        try:
+            self._stream = self._video_stream()
+            self._origin_pts = self._stream.start_time
+            self.info = self._probe()
+        except BaseException:
+            self._container.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._container.close()
+
+    @property
+    def time_base(self) -> Fraction:
+        """The stream's clock; the timestamps of the pictures count in it."""
+        return Fraction(self._stream.time_base or Fraction(1, 90000))
+
+    @property
+    def origin_pts(self) -> int:
+        """The timestamp, in `time_base`, that is time 0."""
+        return self._origin_pts or 0
+
+    def frames(
+        self, *, start_s: float = 0.0, end_s: float | None = None, from_shown: bool = False
+    ) -> Iterator[RawFrame]:
+        """The good frames with `start_s <= pts_s < end_s`, decoded from the key frame before.
+
+        Args:
+            from_shown: begin with the frame that is on screen at `start_s`, which may have begun
+                before it.
+
+        Frames between an error and the next clean key frame are left out and recorded in `health`.
+        Each call starts anew. The pictures are valid until the next one is asked for.
+        """
+        self.health = Health()
+        self._reopen()
+        if start_s > 0 and not self._seek(start_s):
+            self._reopen()
+        waiting: RawFrame | None = None
+        for frame in self._timed():
+            if end_s is not None and frame.pts_s >= end_s - 5e-7:
+                break
+            if frame.pts_s >= start_s - 5e-7:
+                if waiting is not None:
+                    yield waiting
+                    waiting = None
+                yield frame
+            elif from_shown:
+                waiting = frame
+        if waiting is not None:
+            yield waiting
+
+    def display_size(self, picture: VideoFrame) -> tuple[int, int]:
+        """(width, height) of a picture after rotation, with square pixels.
+
+        The longer side of a pixel is kept and the other stretched, so that nothing is thrown away.
+        """
+        width, height = picture.width, picture.height
+        ratio = Fraction(self._stream.sample_aspect_ratio or 1)
+        if ratio > 1:
+            width = round(width * ratio)
+        elif 0 < ratio < 1:
+            height = round(height / ratio)
+        return (height, width) if self._turn(picture).transpose else (width, height)
+
+    def rgb(self, picture: VideoFrame, *, size: tuple[int, int] | None = None) -> np.ndarray:
+        """`uint8 [H, W, 3]` as displayed, scaled to `size` (width, height) in the same pass."""
+        turn = self._turn(picture)
+        scaled = self._scaled(picture, size, "rgb24", turn)
+        return turn.apply(scaled.to_ndarray())
+
+    def yuv(self, picture: VideoFrame, *, size: tuple[int, int]) -> VideoFrame:
+        """The picture as yuv420p of limited range, displayed orientation, even (width, height).
+
+        The colour matrix is kept, not converted, so the picture keeps its tags. Where nothing is
+        to be done the same picture comes back.
+        """
+        if size[0] % 2 or size[1] % 2:
+            raise ValueError(f"4:2:0 needs an even size, got {size[0]}x{size[1]}")
+        turn = self._turn(picture)
+        scaled = self._scaled(picture, size, "yuv420p", turn)
+        if turn.identity:
+            return scaled
+        planar = scaled.to_ndarray()
+        width, height = scaled.width, scaled.height
+        luma = turn.apply(planar[:height])
+        chroma = planar[height:].reshape(2, height // 2, width // 2)
+        turned = np.concatenate([luma.ravel(), *(turn.apply(plane).ravel() for plane in chroma)])
+        result = VideoFrame.from_ndarray(turned.reshape(size[1] * 3 // 2, size[0]), "yuv420p")
+        result.colorspace, result.color_range = scaled.colorspace, scaled.color_range
+        result.color_primaries, result.color_trc = scaled.color_primaries, scaled.color_trc
+        return result
+
+    def _turn(self, picture: VideoFrame) -> Turn:
+        """Read anew only where the angle changes within the stream."""
+        if self._known_turn is None or picture.rotation != self._known_turn[0]:
+            self._known_turn = (picture.rotation, turn_of(picture))
+        return self._known_turn[1]
+
+    def _scaled(
+        self, picture: VideoFrame, size: tuple[int, int] | None, pix_fmt: str, turn: Turn
+    ) -> VideoFrame:
+        width, height = size or self.display_size(picture)
+        if turn.transpose:
+            width, height = height, width
+        before, after = picture.width * picture.height, width * height
+        if after < before:
+            kernel = Interpolation.AREA
+        else:
+            kernel = Interpolation.BICUBIC if after > before else Interpolation.BILINEAR
+        full_range = picture.color_range == 2 or picture.format.name.startswith("yuvj")
+        return picture.reformat(
+            width=width,
+            height=height,
+            format=pix_fmt,
+            interpolation=kernel | EXACT,
+            src_color_range="JPEG" if full_range else "MPEG",
+            dst_color_range="MPEG" if pix_fmt == "yuv420p" else "JPEG",
+            threads=1,
+        )
+
+    def _open(self) -> InputContainer:
+        source = self._source
+        prefix = b""
+        try:
+            if isinstance(source, bytes):
+                prefix = source[:_PREFIX_BYTES]
+            else:
+                with Path(source).open("rb") as file:
+                    prefix = file.read(_PREFIX_BYTES)
+        except FileNotFoundError:
+            raise MediaError("missing", f"{self.name} does not exist") from None
+        except OSError as error:
+            raise MediaError("unreadable", f"{self.name}: {error.strerror or error}") from None
+        if not prefix:
+            raise MediaError("empty", f"{self.name} has no bytes")
+        try:
+            return av.open(
+                io.BytesIO(source) if isinstance(source, bytes) else str(source),
+                "r",
+                metadata_errors="replace",
+            )
+        except FFmpegError as error:
+            if prefix[4:8] == b"ftyp":
+                raise MediaError(
+                    "no_moov",
+                    f"{self.name} is an MP4 without a readable moov box: its writer was cut off",
+                ) from None
+            raise MediaError(
+                "not_a_video", f"{self.name} is of no known container: {error.strerror}"
+            ) from None
+
+    def _video_stream(self) -> VideoStream:
+        # A cover picture is a video stream by type only.
+        streams = [
+            s for s in self._container.streams.video if not int(s.disposition) & _ATTACHED_PICTURE
+        ]
+        if not streams:
+            kinds = ", ".join(sorted({s.type for s in self._container.streams})) or "no"
+            raise MediaError("no_video_stream", f"{self.name} holds {kinds} streams only")
+        stream = streams[0]
+        if stream.codec_context is None:
+            raise MediaError("decode_failed", f"{self.name}: no decoder for its video codec")
+        stream.thread_type = "AUTO"
+        stream.codec_context.thread_count = self._num_threads
+        return stream
+
+    def _reopen(self) -> None:
+        self._container.close()
+        self._container = self._open()
+        self._stream = self._video_stream()
+
+    def _probe(self) -> VideoInfo:
+        stream = self._stream
+        first = next((picture for picture, _ in self._pictures() if picture is not None), None)
+        if first is None:
+            raise MediaError("decode_failed", f"{self.name}: not one picture decodes")
+        if self._origin_pts is None:
+            self._origin_pts = first.pts
+        num_bytes = (
+            len(self._source) if isinstance(self._source, bytes) else Path(self.name).stat().st_size
+        )
+        width, height = self.display_size(first)
+        rate = stream.average_rate or stream.guessed_rate or stream.base_rate
+        self._frame_s = float(1 / rate) if rate else 0.04
+        return VideoInfo(
+            path=self.name,
+            width=width,
+            height=height,
+            fps=float(rate or 0),
+            duration_s=self._duration_s(),
+            start_s=float(self.origin_pts * self.time_base),
+            codec=stream.codec_context.name,
+            pix_fmt=first.format.name,
+            rotation_deg=round(first.rotation) % 360,
+            num_frames=stream.frames,
+            num_bytes=num_bytes,
+            has_audio=bool(self._container.streams.audio),
+        )
+
+    def _duration_s(self) -> float:
+        stream = self._stream
+        self._own_duration = True
+        if stream.duration:
+            return float(stream.duration * self.time_base)
+        tag = stream.metadata.get("DURATION", "")  # Matroska, as 00:00:22.280000000
+        parts = tag.split("\0")[0].split(":")
+        if len(parts) == 3 and all(part.replace(".", "", 1).isdigit() for part in parts):
+            end_s = int(parts[0]) * 3600 + int(parts[1]) * 60 + float(parts[2])
+            return max(0.0, end_s - float(self.origin_pts * self.time_base))
+        self._own_duration = False  # sound may be longer than the pictures
+        return (self._container.duration or 0) / av.time_base
+
+    def _seek(self, start_s: float) -> bool:
+        """Goes to a key frame at or before `start_s`; False where the index cannot be trusted."""
+        target = self.origin_pts + round(start_s / float(self.time_base))
+        try:
+            self._container.seek(target, stream=self._stream, backward=True)
+            first = next((p for p, _ in self._pictures() if p is not None), None)
+            if first is None or first.is_corrupt or first.pts is None or first.pts > target:
+                return False
+            # The peek consumed the picture, so the decoder is put there once more.
+            self._container.seek(target, stream=self._stream, backward=True)
+        except FFmpegError:
+            return False
+        return True
+
+    def _pictures(self) -> Iterator[tuple[VideoFrame | None, bool]]:
+        """Decoded pictures, and (None, True) for each error that decoding went past."""
+        packets = self._container.demux(self._stream)
+        failures = 0
+        while failures < _CONTAINER_ERRORS_MAX:
+            try:
+                packet = next(packets)
+            except StopIteration:
+                return
+            except FFmpegError:
+                failures += 1
+                packets = self._container.demux(self._stream)
+                yield None, True
+                continue
+            if packet.is_corrupt:
+                yield None, True
+            try:
+                for picture in self._stream.decode(packet):
+                    yield picture, picture.is_corrupt
+            except FFmpegError:
+                yield None, True
+
+    def _trusted(self) -> Iterator[tuple[RawFrame, bool]]:
+        """Good pictures with their own durations, and whether damage lies right before each."""
+        damaged = False
+        last_pts_s = float("-inf")
+        end_s = 0.0
+        for picture, bad in self._pictures():
+            if bad:
+                self.health.num_errors += 1
+                damaged = True
+                continue
+            assert picture is not None
+            stamp = picture.pts if picture.pts is not None else picture.dts
+            pts_s = (
+                end_s
+                if stamp is None
+                else float((stamp - self.origin_pts) * Fraction(picture.time_base or 1))
+            )
+            if pts_s < -5e-7:
+                continue  # before the start that the file declares: an edit list hides it
+            if pts_s <= last_pts_s:
+                self.health.num_errors += 1
+                damaged = True
+                continue
+            if damaged and not picture.key_frame:
+                continue
+            own_s = float((picture.duration or 0) * Fraction(picture.time_base or 1))
+            duration_s = own_s or self._frame_s
+            yield RawFrame(pts_s=pts_s, duration_s=duration_s, picture=picture), damaged
+            damaged = False
+            last_pts_s, end_s = pts_s, pts_s + duration_s
+
+    def _timed(self) -> Iterator[RawFrame]:
+        """Good pictures, each lasting until the next one unless damage lies between."""
+        held: RawFrame | None = None
+        for frame, damaged in self._trusted():
+            if held is None:
+                if damaged and frame.pts_s > 0:
+                    self.health.lost_s.append((0.0, frame.pts_s))
+            elif damaged:
+                end_s = min(held.pts_s + held.duration_s, frame.pts_s)
+                if end_s < frame.pts_s:
+                    self.health.lost_s.append((end_s, frame.pts_s))
+                yield self._good(held, end_s)
+            else:
+                yield self._good(held, frame.pts_s)
+            held = frame
+        if held is not None:
+            end_s = self._last_end_s(held)
+            frame = self._good(held, end_s)
+            gap_s = self.info.duration_s - end_s
+            cut_off = self._own_duration and gap_s > max(0.5, 2 * self._frame_s)
+            if cut_off or (self.health.num_errors and gap_s > 0.5 * self._frame_s):
+                self.health.lost_s.append((end_s, self.info.duration_s))
+            yield frame
+
+    def _last_end_s(self, last: RawFrame) -> float:
+        """The header's end where it is near; the last picture's own duration is often wrong."""
+        declared_s = self.info.duration_s
+        if last.pts_s < declared_s <= last.pts_s + 2 * self._frame_s:
+            return declared_s
+        return last.pts_s + min(last.duration_s, 2 * self._frame_s)
+
+    def _good(self, held: RawFrame, end_s: float) -> RawFrame:
+        self.health.num_frames += 1
+        self.health.end_s = end_s
+        return RawFrame(pts_s=held.pts_s, duration_s=end_s - held.pts_s, picture=held.picture)
