@@ -50,7 +50,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in filter(None, listed.stdout.split("\0")):
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
     return copy
 
 
@@ -125,6 +125,12 @@ def test_vfm_finds_its_configs_among_lookalikes(
     name: str, installed: Path, lookalikes: Path
 ) -> None:
     assert ":" in done(call(installed / "vfm", "config", name, cwd=lookalikes))
+
+
+def test_the_sample_captions_are_installed(installed: Path, lookalikes: Path) -> None:
+    plan = done(call(installed / "vfm", "demo", "dry_run=true", cwd=lookalikes))
+    (captions,) = {w.split("=", 1)[1] for w in plan.split() if w.startswith("captions=")}
+    assert "bikes.mp4" in json.loads(Path(captions).read_text())
 
 
 def test_vfm_under_torchrun_among_lookalikes(installed: Path, lookalikes: Path) -> None:

@@ -17,20 +17,20 @@ examples:
 
 
 def schema() -> type:
-    from cli.demo_config import DemoConfig
+    from cli.demo.config import DemoConfig
 
     return DemoConfig
 
 
 def run(argv: list[str]) -> int:
     from cli.config import load, show_plan
-    from cli.demo_config import DemoConfig
+    from cli.demo.config import DemoConfig
 
     loaded = load("demo", argv, DemoConfig)
 
     from rich.console import Console
 
-    from cli.demo_run import DemoRun
+    from cli.demo.run import DemoRun
 
     demo = DemoRun(loaded.config, Console())
     if loaded.dry_run:

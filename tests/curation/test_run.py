@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
-from cli.schema import defaults
 from common.errors import ConfigError, VfmError
 from common.media import probe, read_frames
 from curation.config import BlurConfig, CurateConfig, MotionConfig, ShardConfig, TranscodeConfig
@@ -311,8 +309,3 @@ def test_every_shape_has_a_bucket() -> None:
     assert bucket_of(404, 720, 0.9, config) == "9x16_360p_0-2s"
     assert bucket_of(64, 64, 60.0, config) == "1x1_under240p_10-infs"
     assert bucket_of(8000, 100, 2.0, config) == "16x9_under240p_2-5s"
-
-
-def test_the_yaml_mirrors_the_dataclass() -> None:
-    path = Path(__file__).resolve().parents[2] / "configs" / "curate.yaml"
-    assert yaml.safe_load(path.read_text()) == defaults(CurateConfig)

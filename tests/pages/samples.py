@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
-from cli.demo_page import (
+from cli.demo.page import (
     DemoClip,
     DemoExample,
     DemoPage,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cli.demo_facts import (
+from cli.demo.facts import (
     DemoClip,
     DemoExample,
     DemoPage,

@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 
 from cli.config import load
-from cli.demo_config import DemoConfig
-from cli.demo_facts import (
+from cli.demo.config import DemoConfig
+from cli.demo.facts import (
     DemoClip,
     DemoExample,
     DemoPage,
@@ -23,9 +23,9 @@ from cli.demo_facts import (
     TokenizerFacts,
     ValPoint,
 )
-from cli.demo_footage import sample_captions, sample_footage
-from cli.demo_measure import Comparison, compare, held_out_windows
-from cli.demo_page import write_demo_page
+from cli.demo.footage import sample_captions, sample_footage
+from cli.demo.measure import Comparison, compare, held_out_windows
+from cli.demo.page import write_demo_page
 from cli.main import command
 from cli.schema import plain
 from common.errors import NothingProduced

