@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,6 @@ def test_sample_footage_and_its_captions_fit() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"max_captions": 1}])
-def test_impossible_values(wrong: dict[str, int]) -> None:
+def test_impossible_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         DemoConfig(**wrong)
