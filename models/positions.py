@@ -33,13 +33,13 @@ class RotaryPositions3D(nn.Module):
         self.register_buffer("frequencies", torch.cat(frequencies), persistent=False)
 
     def forward(self, layout: PackLayout, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """`cos, sin`, each `[N, 1, D]` to broadcast over heads."""
+        """`cos, sin`, each `[N, 1, D/2]` to broadcast over heads."""
         position = layout.coordinates.double()
         parts = [seconds_in_frames(layout, self.base_fps), position[:, 1], position[:, 2]]
         angle = torch.cat(
             [p[:, None].expand(-1, n) for p, n in zip(parts, self.dims, strict=True)], dim=-1
         ) * self.frequencies.to(position)
-        angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
+        angle = angle.unsqueeze(1)
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
@@ -65,7 +65,6 @@ def seconds_in_frames(layout: PackLayout, base_fps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns `x [N, H, D]`; the pair of feature i is feature i + D/2."""
-    half = x.shape[-1] // 2
-    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
-    return x * cos + turned * sin
+    """Turns `x [N, H, D]` by `cos, sin [N, 1, D/2]`; feature i is paired with i + D/2."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
