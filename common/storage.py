@@ -1,6 +1,7 @@
-"""Files that are whole or absent: written under a temporary name, synced, then renamed."""
+"""Files and folders that are whole or absent: made under a temporary name, synced, then renamed."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import tempfile
@@ -9,6 +10,12 @@ from pathlib import Path
 
 TEMPORARY_PREFIX = ".tmp-"
 """What unfinished files are called; a killed writer leaves them, and they may be removed."""
+REPLACED_PREFIX = ".old-"
+"""What an old folder is called while its successor is renamed, where two names cannot be swapped;
+`recover_folder` gives it its name back. Unlike an unfinished file, it may be the only copy."""
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -29,39 +36,80 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        _sync(temporary)
         temporary.chmod(0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    _sync(path.parent)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` to fill; renamed on success, removed on an exception.
 
-    An existing folder of that name is replaced.
+    An existing folder of that name is replaced, so that a kill at any instant leaves the old one
+    or the new one under it. Where the file system cannot swap two names (NFS, or no Linux), there
+    is an instant at which the old one is whole under another name; the next call for `path`, or
+    `recover_folder`, brings it back.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    recover_folder(path)
     temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent))
     try:
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                with file.open("rb+") as opened:
-                    os.fsync(opened.fileno())
         temporary.chmod(0o755)
-        if path.exists():
-            shutil.rmtree(path)
-        temporary.replace(path)
+        _sync_tree(temporary)
+        if not path.is_dir() or path.is_symlink():
+            temporary.replace(path)
+        elif not _swapped(temporary, path):
+            path.replace(_replaced(path))
+            temporary.replace(path)
+        # Before the old one is removed, so that a power cut leaves one of the two as well.
+        _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _sync_folder(path.parent)
+        recover_folder(path)
 
 
-def _sync_folder(path: Path) -> None:
+def recover_folder(path: Path) -> None:
+    """Undoes a replacement of `path` that was cut off in its middle; else removes what it left."""
+    replaced = _replaced(path)
+    if not replaced.is_dir():
+        return
+    if path.exists():
+        # Under a name that is never brought back, since a kill may leave half of it.
+        unwanted = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+        shutil.rmtree(replaced.replace(unwanted))
+    else:
+        replaced.replace(path)
+        _sync(path.parent)
+
+
+def _replaced(path: Path) -> Path:
+    return path.with_name(REPLACED_PREFIX + path.name)
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Exchanges two names in one step; False where that cannot be done."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
+
+
+def _sync_tree(path: Path) -> None:
+    """Syncs every file below, and every folder after what it holds."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for file in (Path(folder, name) for name in names):
+            if file.is_file():
+                _sync(file)
+        _sync(Path(folder))
+
+
+def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
