@@ -88,17 +88,19 @@ def normal(key: Tensor, position: Tensor, dtype: torch.dtype = torch.float32) ->
 
 
 def normal_rows(key: Tensor, row: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal rows `[n, width]`; row r holds the positions r*width .. r*width+width-1.
+    """Standard normal rows `[n, width]`; row r holds the positions r*w .. r*w+width-1.
+
+    Here w is `width` rounded up to a multiple of 4, since a counter gives four numbers.
 
     Args:
         key: `int64 [2]`, or `[n, 2]` for a key per row.
         row: `int64 [n]`, the row's index inside its sample.
-        width: values per row, a multiple of 4.
+        width: values per row.
     """
-    if width % 4:
-        raise ValueError(f"width must be a multiple of 4, got {width}")
-    counter = row.unsqueeze(-1) * (width // 4) + torch.arange(width // 4, device=row.device)
-    return _four_normals(philox(key.unsqueeze(-2), counter)).flatten(-2).to(dtype)
+    fours = math.ceil(width / 4)
+    counter = row.unsqueeze(-1) * fours + torch.arange(fours, device=row.device)
+    values = _four_normals(philox(key.unsqueeze(-2), counter)).flatten(-2)
+    return values[..., :width].to(dtype)
 
 
 def _four_normals(words: Tensor) -> Tensor:

@@ -84,6 +84,11 @@ def test_permutation_and_integer():
     assert draws == {0, 1, 2}
 
 
-def test_width_must_be_a_multiple_of_four():
-    with pytest.raises(ValueError, match="multiple of 4, got 6"):
-        rng.normal_rows(rng.key(0, "x"), torch.arange(2), 6)
+@pytest.mark.parametrize("width", [1, 3, 6])
+def test_rows_of_any_width(width):
+    key, wide = rng.key(0, "x"), -(-width // 4) * 4
+    rows = rng.normal_rows(key, torch.arange(5), width)
+    assert rows.shape == (5, width)
+    assert torch.equal(rows, rng.normal_rows(key, torch.arange(5), wide)[:, :width])
+    last = torch.arange(4 * wide, 4 * wide + width)
+    assert torch.equal(rows[4], rng.normal(key, last))

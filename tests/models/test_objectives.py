@@ -84,6 +84,12 @@ def test_noise_belongs_to_the_sample_not_to_the_pack():
     assert torch.equal(first[0], second[1]) and torch.equal(first[1], second[0])
 
 
+def test_tokens_of_any_width_get_noise():
+    layout = PackLayout.build([(1, 2, 2), (1, 1, 1)], [0, 0], torch.zeros(2))
+    noise = token_noise(rng.keys(0, "noise", step=1, sample_ids=["a", "b"]), layout, 6)
+    assert noise.shape == (5, 6) and len(noise.unique()) == 30
+
+
 def test_bad_constants_are_refused():
     with pytest.raises(ConfigError, match="sigma_data must be positive, got 0"):
         EDMConfig(sigma_data=0)
