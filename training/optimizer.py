@@ -35,7 +35,7 @@ def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Ada
         betas=(beta1, beta2),
         eps=config.eps,
         weight_decay=config.weight_decay,
-        foreach=True,
+        fused=True,
     )
 
 
@@ -69,7 +69,7 @@ def load_optimizer_tensors(
     for name, parameter in parameters.items():
         state = {kind: tensors[f"{name}.{kind}"] for kind in _STATE}
         optimizer.state[parameter] = {
-            # The step count lives on the CPU whatever the device of the weights.
-            kind: value if kind == "step" else value.to(parameter.device)
+            # Fused, the step count lives beside the weights too.
+            kind: value.to(parameter.device)
             for kind, value in state.items()
         }

@@ -6,7 +6,6 @@ one matrix product, so it costs one GEMM whatever the number of levels.
 """
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
@@ -32,28 +31,32 @@ def block_matrix(temporal: int, spatial: int) -> Tensor:
     return torch.kron(haar_matrix(temporal), torch.kron(space, space)).float()
 
 
-def forward(video: Tensor, temporal: int, spatial: int, matrix: Tensor) -> Tensor:
-    """`float [3, T, H, W]` to coefficients `[3*K, t, h, w]`, T = 1 + k * temporal.
+def blocks(frames: Tensor, temporal: int, spatial: int) -> Tensor:
+    """`[T, H, W, 3]` to blocks of pixels `[t, h, w, 3, K]`, T = 1 + k * temporal.
 
     The first frame stands for the `temporal - 1` frames before it, so that no block holds pixels
     from after its last frame's group: later frames change nothing in earlier coefficients.
     """
-    video = F.pad(video, (0, 0, 0, 0, temporal - 1, 0), mode="replicate")
-    blocks = rearrange(
-        video,
-        "c (t dt) (h dh) (w dw) -> c t h w (dt dh dw)",
+    before = frames[:1].expand(temporal - 1, -1, -1, -1)
+    return rearrange(
+        torch.cat([before, frames]),
+        "(t dt) (h dh) (w dw) c -> t h w c (dt dh dw)",
         dt=temporal,
         dh=spatial,
         dw=spatial,
     )
-    return rearrange(blocks @ matrix.T, "c t h w k -> (c k) t h w")
+
+
+def forward(blocks: Tensor, matrix: Tensor) -> Tensor:
+    """Blocks of pixels, `float [t, h, w, 3, K]`, to coefficients `[3*K, t, h, w]`."""
+    return rearrange(blocks @ matrix.T, "t h w c k -> (c k) t h w")
 
 
 def inverse(coefficients: Tensor, temporal: int, spatial: int, matrix: Tensor) -> Tensor:
-    """Coefficients `[3*K, t, h, w]` to `[3, T, H, W]`: the inverse of `forward`."""
-    blocks = rearrange(coefficients, "(c k) t h w -> c t h w k", c=3) @ matrix
+    """Coefficients `[3*K, t, h, w]` to `[3, T, H, W]`: inverts `forward` and `blocks`."""
+    pixels = rearrange(coefficients, "(c k) t h w -> c t h w k", c=3) @ matrix
     video = rearrange(
-        blocks,
+        pixels,
         "c t h w (dt dh dw) -> c (t dt) (h dh) (w dw)",
         dt=temporal,
         dh=spatial,

@@ -108,14 +108,18 @@ class WaveletTokenizer(nn.Module):
 
     def coefficients(self, frames: Tensor) -> Tensor:
         """`uint8 [T, H, W, 3]` to Haar coefficients `[K, t, h, w]`."""
+        return haar.forward(self._blocks(frames), self.matrix)
+
+    def _blocks(self, frames: Tensor) -> Tensor:
+        """`uint8 [T, H, W, 3]` to blocks of pixels in -1 .. 1, `float32 [t, h, w, 3, K/3]`."""
         num_frames, height, width, _ = frames.shape
         if (num_frames - 1) % self.temporal or height % self.spatial or width % self.spatial:
             raise ValueError(
                 f"{num_frames} frames of {width}x{height} cannot be tokenized: frames must be 1 "
                 f"plus a multiple of {self.temporal}, sides multiples of {self.spatial}"
             )
-        video = frames.to(self.mean.device).permute(3, 0, 1, 2).float() / 127.5 - 1
-        return haar.forward(video, self.temporal, self.spatial, self.matrix)
+        blocks = haar.blocks(frames.to(self.mean.device), self.temporal, self.spatial)
+        return blocks.float().div_(127.5).sub_(1)
 
     def project(self, coefficients: Tensor) -> Tensor:
         """Coefficients `[K, t, h, w]` to latents `[C, t, h, w]`."""
@@ -130,7 +134,11 @@ class WaveletTokenizer(nn.Module):
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
         """`uint8 [T, H, W, 3]` to `float32 [C, t, h, w]`."""
-        return self.project(self.coefficients(frames))
+        # Transform and projection in one product with C columns, the transform alone has K.
+        project = self.basis / self.scale[:, None]
+        kernel = (project.unflatten(1, (3, -1)) @ self.matrix).flatten(1)
+        latents = self._blocks(frames).flatten(-2) @ kernel.T - project @ self.mean
+        return latents.permute(3, 0, 1, 2).contiguous()
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:

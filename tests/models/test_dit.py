@@ -72,6 +72,33 @@ def test_order_in_the_pack_does_not_matter():
     torch.testing.assert_close(out, torch.cat([expected[i] for i in order]), atol=1e-12, rtol=0)
 
 
+def test_a_block_is_its_formula_written_out():
+    # DiT, section 3.2: x + gate * f(norm(x) * (1 + scale) + shift), thrice, per sample.
+    torch.manual_seed(3)
+    model = make_model(num_layers=1)
+    block = model.blocks["0"]
+    layout = make_pack()[3]
+    x = torch.randn(layout.num_tokens, 48, dtype=torch.float64)
+    condition = torch.randn(3, 48, dtype=torch.float64)
+    text = torch.randn(sum(layout.cross_attention.lens_k), 48, dtype=torch.float64)
+    cos, sin = model.positions(layout, torch.float64)
+    out = block(x, condition, text, layout, cos, sin)
+
+    weight, bias = block.modulation.weight, block.modulation.bias
+    parts = (torch.nn.functional.silu(condition) @ weight.T + bias)[layout.segment].chunk(9, dim=1)
+    steps = [
+        lambda y: block.self_attention(y, layout.self_attention, cos, sin),
+        lambda y: block.cross_attention(y, text, layout.cross_attention),
+        block.mlp,
+    ]
+    for i, step in enumerate(steps):
+        shift, scale, gate = parts[3 * i : 3 * i + 3]
+        centred = x - x.mean(1, keepdim=True)
+        normed = centred / (x.var(1, unbiased=False, keepdim=True) + 1e-6).sqrt()
+        x = x + gate * step(normed * (1 + scale) + shift)
+    torch.testing.assert_close(out, x, atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("part", ["noise", "fps", "text", "null"])
 def test_conditioning_reaches_its_own_sample_only(part):
     torch.manual_seed(3)

@@ -37,11 +37,18 @@ def test_haar_is_orthonormal_and_ordered(size):
 def test_haar_blocks_invert_and_keep_energy():
     video = torch.randn(3, 9, 16, 24)
     matrix = haar.block_matrix(4, 8)
-    coefficients = haar.forward(video, 4, 8, matrix)
+    blocks = haar.blocks(video.permute(1, 2, 3, 0), 4, 8)
+    coefficients = haar.forward(blocks, matrix)
     assert coefficients.shape == (3 * 256, 3, 2, 3)
     torch.testing.assert_close(haar.inverse(coefficients, 4, 8, matrix), video)
     energy = coefficients[:, 1:].square().sum()
     torch.testing.assert_close(energy, video[:, 1:].square().sum())
+
+
+def test_encoding_in_one_product_is_transform_then_projection(trained):
+    for video in footage(2, num_frames=9, seed=3) + footage(1, num_frames=1):
+        expected = trained.project(trained.coefficients(video))
+        torch.testing.assert_close(trained.encode(video), expected, atol=2e-5, rtol=0)
 
 
 def test_all_channels_lose_nothing():
