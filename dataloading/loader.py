@@ -17,7 +17,7 @@ from dataloading.order import FixedOrder, ShuffledOrder
 from dataloading.plan import Planner, Sample
 from dataloading.prefetch import Pending, Prefetcher
 from dataloading.reader import Window, WindowReader
-from dataloading.split import windows_of
+from dataloading.split import WindowShape, windows_of
 from dataloading.state import LoaderState
 
 PLAN_VERSION = 2
@@ -189,6 +189,10 @@ class PackedLoader(IterableDataset[Batch]):
             ValWindow(clip_id=i, num_frames=t, start_s=s, fps=f if t > 1 else 0.0)
             for i, t, s, f in zip(self._table.clip_ids(held), *columns, strict=True)
         ]
+
+    def typical_shape(self) -> WindowShape:
+        """What most samples of this split look like; see `Windows.typical_shape`."""
+        return self._windows.typical_shape()
 
     def describe(self) -> dict[str, Any]:
         """What an epoch holds, and how full packs will be (planned, without reading a video)."""

@@ -10,6 +10,7 @@ span in which their timestamps lie, so that no frame is in two, also where the r
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,15 @@ from dataloading.index import ClipTable
 _EPS = 1e-6
 # A duration this part of a period short of a whole number still counts as that number.
 _SHORT = 0.25
+
+
+class WindowShape(NamedTuple):
+    """Frames, pixels and frames per second of a window."""
+
+    num_frames: int
+    width: int
+    height: int
+    fps: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +81,22 @@ class Windows:
             return 0.0
         expected = self.tokens[usable].sum(axis=1) / (self.starts[usable] > 0).sum(axis=1)
         return float(expected.mean())
+
+    def typical_shape(self) -> WindowShape:
+        """The longest length that a clip offers, the commonest size and the median frame rate.
+
+        Each over the usable clips, of which there must be one; the smallest of equally common
+        sizes.
+        """
+        fits = np.any(self.starts > 0, axis=0)
+        sizes, counts = np.unique(self.size[self.usable], axis=0, return_counts=True)
+        width, height = sizes[np.argmax(counts)].tolist()
+        return WindowShape(
+            num_frames=int(self.candidates[fits][-1]),
+            width=width,
+            height=height,
+            fps=float(np.median(self.fps[self.usable])),
+        )
 
 
 def windows_of(

@@ -39,6 +39,20 @@ def windows(table: Table, split: str, num_frames: list[int], fps: float | None =
     return windows_of(table, config, Compression(), split)  # type: ignore[arg-type]
 
 
+def test_typical_shape() -> None:
+    table = Table((40, 12.0), (9, 24.0), (9, 24.0), (4, 60.0), (2, 99.0))
+    table.width = np.array([64, 64, 96, 96, 32])
+    config = LoaderConfig(
+        path="x", token_budget=10**6, num_frames=[5, 13, 65], size=[64, 64], resize="area"
+    )
+    # 65 frames fit no clip, 13 the first; two clips are too short for anything.
+    shape = windows_of(table, config, Compression(), "all").typical_shape()  # type: ignore[arg-type]
+    assert shape == (13, 64, 64, 24.0)
+    table.width = np.array([64, 256, 256, 96, 32])
+    shape = windows_of(table, config, Compression(), "all").typical_shape()  # type: ignore[arg-type]
+    assert shape == (13, 128, 32, 24.0)
+
+
 RATES = [24.0, 25.0, 30000 / 1001, 30.0, 59.94, 60.0]
 
 
