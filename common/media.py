@@ -15,7 +15,8 @@ from av.video.reformatter import Interpolation
 from common.errors import MediaError
 from common.picture import EXACT
 from common.storage import atomic_path
-from common.video_reader import Health, RawFrame, VideoInfo, VideoReader
+from common.timeline import Health, RawFrame
+from common.video_reader import VideoInfo, VideoReader
 from common.video_writer import VideoWriter
 
 __all__ = [

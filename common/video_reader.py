@@ -7,9 +7,11 @@ damage, and `VideoReader.health` says what was lost.
 """
 
 import io
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,12 +20,15 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.format import Flags
+from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.reformatter import Interpolation
 from av.video.stream import VideoStream
 
 from common.errors import MediaError
 from common.picture import EXACT, Turn, turn_of
+from common.timeline import SAME_S, Clock, Health, RawFrame, Timeline, is_joint
 
 # PyAV keeps FFmpeg silent as long as nobody sets a log level; with one, a decoder thread that logs
 # waits for the interpreter while the interpreter waits for the decoder thread.
@@ -31,6 +36,7 @@ from common.picture import EXACT, Turn, turn_of
 _PREFIX_BYTES = 4096
 _CONTAINER_ERRORS_MAX = 1000
 """A demuxer that fails this often in one file is not moving forward any more."""
+_MADE_TO_BE_JOINED = Flags.ts_discont.value
 _ATTACHED_PICTURE = 0x0400
 """AV_DISPOSITION_ATTACHED_PIC"""
 
@@ -57,27 +63,6 @@ class VideoInfo:
     """As the header counts them; 0 if it does not."""
     num_bytes: int
     has_audio: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawFrame:
-    """One decoded picture before any conversion; see `VideoReader.rgb` and `VideoReader.yuv`."""
-
-    pts_s: float
-    duration_s: float
-    picture: VideoFrame
-
-
-@dataclass(kw_only=True)
-class Health:
-    """What decoding met. Filled while frames are read; complete when the iterator is exhausted."""
-
-    num_frames: int = 0
-    num_errors: int = 0
-    lost_s: list[tuple[float, float]] = field(default_factory=list)
-    """Spans without a trustworthy picture: from the first error to the next clean key frame."""
-    end_s: float = 0.0
-    """Where the last good frame ends."""
 
 
 class VideoReader:
@@ -128,6 +113,9 @@ class VideoReader:
     ) -> Iterator[RawFrame]:
         """The good frames with `start_s <= pts_s < end_s`, decoded from the key frame before.
 
+        Where a key frame is none in truth (intra refresh), pictures after a seek may differ from
+        those of a read from the start on.
+
         Args:
             from_shown: begin with the frame that is on screen at `start_s`, which may have begun
                 before it.
@@ -140,10 +128,10 @@ class VideoReader:
         if start_s > 0 and not self._seek(start_s):
             self._reopen()
         waiting: RawFrame | None = None
-        for frame in self._timed():
-            if end_s is not None and frame.pts_s >= end_s - 5e-7:
+        for frame in Timeline(self._clock(), self.health).frames(self._pictures()):
+            if end_s is not None and frame.pts_s >= end_s - SAME_S:
                 break
-            if frame.pts_s >= start_s - 5e-7:
+            if frame.pts_s >= start_s - SAME_S:
                 if waiting is not None:
                     yield waiting
                     waiting = None
@@ -278,8 +266,9 @@ class VideoReader:
         first = next((picture for picture, _ in self._pictures() if picture is not None), None)
         if first is None:
             raise MediaError("decode_failed", f"{self.name}: not one picture decodes")
-        if self._origin_pts is None:
-            self._origin_pts = first.pts
+        # Without presentation times, the start in the header is that of decoding.
+        if self._origin_pts is None or self._decode_times:
+            self._origin_pts = self._stamp(first)
         num_bytes = (
             len(self._source) if isinstance(self._source, bytes) else Path(self.name).stat().st_size
         )
@@ -314,13 +303,51 @@ class VideoReader:
         self._own_duration = False  # sound may be longer than the pictures
         return (self._container.duration or 0) / av.time_base
 
+    @property
+    def _decode_times(self) -> bool:
+        """AVI has no presentation times. What FFmpeg makes up for it counts in order of decoding,
+        so with B-frames the pictures would jump to and fro."""
+        return self._container.format.name == "avi"
+
+    @property
+    def _joins(self) -> bool:
+        return bool(self._container.format.flags & _MADE_TO_BE_JOINED)
+
+    def _stamp(self, picture: VideoFrame) -> int | None:
+        """A picture's time of presentation, in ticks.
+
+        In AVI that is the time of the packet which brought the picture out of the decoder: later
+        than its own by the decoder's delay, which is the same for all. None is 'right after the
+        one before'; the last pictures come out without a packet.
+        """
+        if self._decode_times or picture.pts is None:
+            return picture.dts
+        return picture.pts
+
+    def _clock(self) -> Clock:
+        return Clock(
+            stamp=self._stamp,
+            origin=self.origin_pts,
+            frame_s=self._frame_s,
+            declared_s=self.info.duration_s,
+            of_pictures=self._own_duration,
+            joins=self._joins,
+        )
+
     def _seek(self, start_s: float) -> bool:
         """Goes to a key frame at or before `start_s`; False where the index cannot be trusted."""
+        if self._joins:
+            # Their timestamps may begin anew anywhere, and FFmpeg's search for one of them loses
+            # pictures after some key frames.
+            return False
         target = self.origin_pts + round(start_s / float(self.time_base))
         try:
             self._container.seek(target, stream=self._stream, backward=True)
             first = next((p for p, _ in self._pictures() if p is not None), None)
-            if first is None or first.is_corrupt or first.pts is None or first.pts > target:
+            if first is None or first.is_corrupt:
+                return False
+            stamp = self._stamp(first)
+            if stamp is None or stamp > target:
                 return False
             # The peek consumed the picture, so the decoder is put there once more.
             self._container.seek(target, stream=self._stream, backward=True)
@@ -330,89 +357,54 @@ class VideoReader:
 
     def _pictures(self) -> Iterator[tuple[VideoFrame | None, bool]]:
         """Decoded pictures, and (None, True) for each error that decoding went past."""
-        packets = self._container.demux(self._stream)
-        failures = 0
-        while failures < _CONTAINER_ERRORS_MAX:
-            try:
-                packet = next(packets)
-            except StopIteration:
-                return
-            except FFmpegError:
-                failures += 1
-                packets = self._container.demux(self._stream)
+        for packet, after in _with_following(self._packets()):
+            if packet is None or (packet.is_corrupt and not self._ends_recording(packet, *after)):
                 yield None, True
+            if packet is None:
                 continue
-            if packet.is_corrupt:
-                yield None, True
             try:
                 for picture in self._stream.decode(packet):
                     yield picture, picture.is_corrupt
             except FFmpegError:
                 yield None, True
 
-    def _trusted(self) -> Iterator[tuple[RawFrame, bool]]:
-        """Good pictures with their own durations, and whether damage lies right before each."""
-        damaged = False
-        last_pts_s = float("-inf")
-        end_s = 0.0
-        for picture, bad in self._pictures():
-            if bad:
-                self.health.num_errors += 1
-                damaged = True
-                continue
-            assert picture is not None
-            stamp = picture.pts if picture.pts is not None else picture.dts
-            pts_s = (
-                end_s
-                if stamp is None
-                else float((stamp - self.origin_pts) * Fraction(picture.time_base or 1))
-            )
-            if pts_s < -5e-7:
-                continue  # before the start that the file declares: an edit list hides it
-            if pts_s <= last_pts_s:
-                self.health.num_errors += 1
-                damaged = True
-                continue
-            if damaged and not picture.key_frame:
-                continue
-            own_s = float((picture.duration or 0) * Fraction(picture.time_base or 1))
-            duration_s = own_s or self._frame_s
-            yield RawFrame(pts_s=pts_s, duration_s=duration_s, picture=picture), damaged
-            damaged = False
-            last_pts_s, end_s = pts_s, pts_s + duration_s
+    def _packets(self) -> Iterator[Packet | None]:
+        """The stream's packets, the empty one that ends it too; None for each error between."""
+        packets = self._container.demux(self._stream)
+        failures = 0
+        while failures < _CONTAINER_ERRORS_MAX:
+            try:
+                yield next(packets)
+            except StopIteration:
+                return
+            except FFmpegError:
+                failures += 1
+                packets = self._container.demux(self._stream)
+                yield None
 
-    def _timed(self) -> Iterator[RawFrame]:
-        """Good pictures, each lasting until the next one unless damage lies between."""
-        held: RawFrame | None = None
-        for frame, damaged in self._trusted():
-            if held is None:
-                if damaged and frame.pts_s > 0:
-                    self.health.lost_s.append((0.0, frame.pts_s))
-            elif damaged:
-                end_s = min(held.pts_s + held.duration_s, frame.pts_s)
-                if end_s < frame.pts_s:
-                    self.health.lost_s.append((end_s, frame.pts_s))
-                yield self._good(held, end_s)
-            else:
-                yield self._good(held, frame.pts_s)
-            held = frame
-        if held is not None:
-            end_s = self._last_end_s(held)
-            frame = self._good(held, end_s)
-            gap_s = self.info.duration_s - end_s
-            cut_off = self._own_duration and gap_s > max(0.5, 2 * self._frame_s)
-            if cut_off or (self.health.num_errors and gap_s > 0.5 * self._frame_s):
-                self.health.lost_s.append((end_s, self.info.duration_s))
-            yield frame
+    def _ends_recording(self, *packets: Packet | None) -> bool:
+        """Whether another recording begins among the packets after the first.
 
-    def _last_end_s(self, last: RawFrame) -> float:
-        """The header's end where it is near; the last picture's own duration is often wrong."""
-        declared_s = self.info.duration_s
-        if last.pts_s < declared_s <= last.pts_s + 2 * self._frame_s:
-            return declared_s
-        return last.pts_s + min(last.duration_s, 2 * self._frame_s)
+        MPEG-TS then counts as if something were missing, and FFmpeg calls one of the last packets
+        before the joint corrupt for it.
+        """
+        for packet, after in pairwise(packets):
+            if packet is None or after is None or packet.dts is None or after.dts is None:
+                return False
+            step_s = float((after.dts - packet.dts) * self.time_base)
+            if after.is_keyframe and is_joint(step_s, self._joins):
+                return True
+        return False
 
-    def _good(self, held: RawFrame, end_s: float) -> RawFrame:
-        self.health.num_frames += 1
-        self.health.end_s = end_s
-        return RawFrame(pts_s=held.pts_s, duration_s=end_s - held.pts_s, picture=held.picture)
+
+def _with_following(
+    packets: Iterator[Packet | None], count: int = 2
+) -> Iterator[tuple[Packet | None, list[Packet | None]]]:
+    """Each packet with those that come next; fewer at the end."""
+    window: deque[Packet | None] = deque()
+    for packet in packets:
+        window.append(packet)
+        if len(window) > count:
+            yield window.popleft(), list(window)
+    while window:
+        yield window.popleft(), list(window)
