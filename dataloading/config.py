@@ -96,6 +96,7 @@ class LoaderConfig:
     cache_bytes: int = 1 << 30
     """Memory for decoded, resized clips: what fits is decoded once, the rest for each window."""
     prefetch_packs: int = 2
+    """Packs that are read ahead of the one in use; each is in memory, decoded."""
     num_threads: int = 2
     max_bad_clips: int = 100
     """More unreadable clips than this stop the run with a list of them."""

@@ -40,7 +40,8 @@ class PackedLoader(IterableDataset[Batch]):
 
     Pack k of the global stream goes to rank k % dp_size; the stream depends on data, settings and
     seed alone. `train` and `all` never end. `val` gives its windows once, in fixed order, from the
-    first each time it is iterated; ranks may get numbers of packs that differ by one.
+    first each time it is iterated; ranks may get numbers of packs that differ by one, and by packs
+    that were left out.
 
     A clip that cannot be read leaves its pack, which is then shorter, and is named in `skipped`.
     If all of a pack's clips fail, the first readable clip after them in the manifest's order takes
@@ -49,7 +50,9 @@ class PackedLoader(IterableDataset[Batch]):
 
     `state_dict` describes what was delivered, not what is read ahead, and is the same on all ranks
     that took equally many packs, up to `skipped`; `load_state_dict` takes it at any `dp_size`.
-    Threads start with the first batch; `close` (or the context manager) ends them.
+    Threads start with the first batch; `close` (or the context manager) ends them. A forked process
+    starts its own, after the last batch that was delivered before the fork. Workers of a torch
+    `DataLoader` are refused, since the state would stay behind in the process that saves it.
     """
 
     def __init__(
@@ -100,21 +103,23 @@ class PackedLoader(IterableDataset[Batch]):
         return self
 
     def __next__(self) -> Batch:
+        self._drop_parents_threads()
         if self._prefetcher is None:
             self._prefetcher = self._start()
-        for pending in self._prefetcher:
-            try:
+        try:
+            for pending in self._prefetcher:
                 batch = self._batch(pending)
-            except BaseException:
-                self.close()
-                raise
-            self._state = replace(pending.state, skipped=self._state.skipped)
-            if batch is not None:
-                return batch
+                self._state = replace(pending.state, skipped=self._state.skipped)
+                if batch is not None:
+                    return batch
+        except BaseException:
+            self.close()
+            raise
         raise StopIteration
 
     def close(self) -> None:
         """Ends the threads. Iterating again continues after the last delivered batch."""
+        self._drop_parents_threads()
         if self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = None
@@ -243,10 +248,11 @@ class PackedLoader(IterableDataset[Batch]):
 
     def _start(self) -> Prefetcher:
         worker = get_worker_info()
-        if worker is not None and worker.num_workers > 1:
+        if worker is not None:
             raise ConfigError(
-                f"num_workers is {worker.num_workers}: each worker would give the same packs; use "
-                "0 or 1 and raise num_threads of the loader"
+                f"num_workers of the DataLoader is {worker.num_workers}, must be 0: a worker reads "
+                "ahead in a process of its own, so that state_dict() here would stay at the start "
+                "and a resumed run would repeat data; raise num_threads of the loader instead"
             )
         planner = self._planner()
         planner.restore(self._state)
@@ -265,6 +271,11 @@ class PackedLoader(IterableDataset[Batch]):
             num_packs=self.config.prefetch_packs,
             num_threads=self.config.num_threads,
         )
+
+    def _drop_parents_threads(self) -> None:
+        """After a fork: neither its threads nor the clips they were reading ever come here."""
+        if self._prefetcher is not None and self._prefetcher.forked:
+            self._prefetcher = self._reader = None
 
     def _batch(self, pending: Pending) -> Batch | None:
         samples: list[Sample] = []

@@ -1,5 +1,6 @@
 """Packs planned and read ahead by threads, delivered in order."""
 
+import os
 import queue
 import threading
 from collections.abc import Iterator
@@ -27,7 +28,10 @@ class Pending:
 
 
 class Prefetcher:
-    """Iterator of one rank's packs; at most `num_packs` (and one at hand) are in memory."""
+    """Iterator of one rank's packs; `num_packs` at most are in memory besides the one taken last.
+
+    Its threads are those of the process that made it; a fork of that process has to make its own.
+    """
 
     def __init__(
         self,
@@ -44,20 +48,29 @@ class Prefetcher:
         self._dp_rank = dp_rank
         self._dp_size = dp_size
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="loader-read")
-        self._queue: queue.Queue[Pending | BaseException | None] = queue.Queue(num_packs)
+        self._pid = os.getpid()
+        self._room = threading.Semaphore(num_packs)
+        self._queue: queue.SimpleQueue[Pending | BaseException | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="loader-plan", daemon=True)
         self._thread.start()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a fork of the maker: no thread runs here, and any lock may be held."""
+        return os.getpid() != self._pid
 
     def __iter__(self) -> Iterator[Pending]:
         return self
 
     def __next__(self) -> Pending:
         """Raises what planning raised; reading errors are in the futures."""
+        assert not self.forked
         if self._stop.is_set():
             raise StopIteration
         item = self._queue.get()
         if isinstance(item, Pending):
+            self._room.release()
             return item
         self.close()
         if item is None:
@@ -66,23 +79,34 @@ class Prefetcher:
 
     def close(self) -> None:
         """Stops the threads and waits for them; packs not taken are dropped."""
+        if self.forked:
+            return
         self._stop.set()
+        self._room.release()
         self._thread.join()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def stop(self) -> None:
         """Lets the threads end by themselves; may be called from any, as by a finalizer."""
+        if self.forked:
+            return
         self._stop.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
         try:
-            while (pending := self._next_round()) is not None:
-                if not self._put(pending):
-                    return
-            self._put(None)
+            while self._wait_for_room() and (pending := self._next_round()) is not None:
+                self._queue.put(pending)
+            self._queue.put(None)
         except BaseException as error:
-            self._put(error)
+            self._queue.put(error)
+
+    def _wait_for_room(self) -> bool:
+        """Returns once one more pack may be planned; False where none is wanted any more."""
+        while not self._room.acquire(timeout=_POLL_S):
+            if self._stop.is_set():
+                return False
+        return not self._stop.is_set()
 
     def _next_round(self) -> Pending | None:
         """Draws one pack for each rank, and starts to read this rank's; none at the end."""
@@ -96,12 +120,3 @@ class Prefetcher:
         if mine is None:
             return None
         return Pending(pack=mine[0], windows=mine[1], state=self._planner.state())
-
-    def _put(self, item: Pending | BaseException | None) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._queue.put(item, timeout=_POLL_S)
-            except queue.Full:
-                continue
-            return True
-        return False

@@ -4,10 +4,16 @@ import gc
 import hashlib
 import itertools
 import json
+import multiprocessing
+import os
 import threading
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +23,8 @@ from common.errors import ConfigError, DataError
 from dataloading.batch import Batch
 from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
+from dataloading.plan import Planner
+from dataloading.reader import _decoded
 from tests.dataloading.folder import Clip, frame_number, make_folder
 
 
@@ -267,19 +275,107 @@ def test_threads_end(small_folder: Path) -> None:
     assert not ours()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_works_inside_torchs_dataloader(
-    small_folder: Path, stream: list[str], workers: int
-) -> None:
-    wrapped = DataLoader(loader(small_folder), batch_size=None, num_workers=workers)
+def test_works_inside_torchs_dataloader(small_folder: Path, stream: list[str]) -> None:
+    source = loader(small_folder)
+    wrapped = DataLoader(source, batch_size=None, num_workers=0)
     assert [digest(batch) for batch in itertools.islice(wrapped, 4)] == stream[:4]
+    # What a run would save is where it is.
+    assert source.state_dict()["next_pack"] == 4
 
 
-def test_two_workers_of_torchs_dataloader_are_refused(
-    small_folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_of_torchs_dataloader_are_refused(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int, split: str
 ) -> None:
     # Not through a DataLoader: torch takes 5 s to end each worker that raised.
-    worker = SimpleNamespace(num_workers=2)
+    worker = SimpleNamespace(num_workers=workers)
     monkeypatch.setattr("dataloading.loader.get_worker_info", lambda: worker)
-    with pytest.raises(ConfigError, match="num_workers is 2"):
-        next(iter(loader(small_folder)))
+    with pytest.raises(ConfigError, match=rf"num_workers .* is {workers}, must be 0"):
+        next(iter(loader(small_folder, split=split)))
+
+
+def in_a_fork(work: Callable[[], Any]) -> Any:
+    """What `work` gives in a forked process; fails where it does not end."""
+    context = multiprocessing.get_context("fork")
+    theirs, ours = context.Pipe()
+    process = context.Process(target=lambda: theirs.send(work()), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(30), "the forked process hangs"
+        return ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_a_forked_process_goes_on_from_the_last_batch(
+    small_folder: Path, stream: list[str]
+) -> None:
+    with loader(small_folder) as source:
+        assert [digest(next(source)) for _ in range(3)] == stream[:3]
+        # `take` closes the loader afterwards, which must not touch the threads of this process.
+        assert in_a_fork(lambda: take(source, 4)) == stream[3:7]
+        assert [digest(next(source)) for _ in range(4)] == stream[3:7]
+    with loader(small_folder, split="val") as source:
+        whole = [digest(b) for b in source]
+        next(iter(source))
+        assert in_a_fork(lambda: [digest(b) for b in source]) == whole
+
+
+def test_a_fork_while_a_clip_is_being_read(
+    small_folder: Path, stream: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clip's frames never arrive in the forked process, which has to read them itself."""
+    here, gate, reading = os.getpid(), threading.Event(), threading.Event()
+    source = loader(small_folder, num_threads=1)
+    first = source._planner().next_pack()
+    assert first is not None
+    calls = itertools.count()
+
+    def decoded(*args: Any, **options: Any) -> Any:
+        if os.getpid() == here and next(calls) >= len(first.samples):
+            reading.set()
+            gate.wait(60)
+        return _decoded(*args, **options)
+
+    monkeypatch.setattr("dataloading.reader._decoded", decoded)
+    with source:
+        assert digest(next(source)) == stream[0]
+        assert reading.wait(10)
+        try:
+            assert in_a_fork(lambda: take(source, 3)) == stream[1:4]
+        finally:
+            gate.set()
+        assert digest(next(source)) == stream[1]
+
+
+@pytest.mark.parametrize("prefetch_packs", [1, 3])
+def test_no_more_is_planned_than_is_asked_to_be_read_ahead(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch, prefetch_packs: int
+) -> None:
+    planned = []
+    plan = Planner.next_pack
+    monkeypatch.setattr(Planner, "next_pack", lambda self: planned.append(1) or plan(self))
+    with loader(small_folder, prefetch_packs=prefetch_packs) as source:
+        for taken in range(1, 4):
+            next(source)
+            deadline = time.monotonic() + 10
+            while len(planned) < taken + prefetch_packs and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.15)
+            assert len(planned) == taken + prefetch_packs
+
+
+def test_a_plan_that_fails_does_not_end_the_stream(
+    small_folder: Path, stream: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Planner.next_pack
+    monkeypatch.setattr(Planner, "next_pack", Mock(side_effect=MemoryError("full")))
+    source = loader(small_folder)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="full"):
+            next(source)
+    monkeypatch.setattr(Planner, "next_pack", plan)
+    assert take(source, 3) == stream[:3]
