@@ -99,7 +99,9 @@ class LoaderConfig:
     """Packs that are read ahead of the one in use; each is in memory, decoded."""
     num_threads: int = 2
     max_bad_clips: int = 100
-    """More unreadable clips than this stop the run with a list of them."""
+    """More unreadable clips than this stop the run with a list of them. Each rank counts those
+    that it finds itself since it was started; those that a resumed state names do not count again.
+    """
 
     def __post_init__(self) -> None:
         if self.resize not in RESIZES:

@@ -89,6 +89,7 @@ class PackedLoader(IterableDataset[Batch]):
             [] if split == "val" else self._table.clip_ids(np.flatnonzero(~self._windows.usable))
         )
         self._state = LoaderState()
+        self._known_bad: set[str] = set()
         self._resumed = False
         self._reader: WindowReader | None = None
         self._prefetcher: Prefetcher | None = None
@@ -143,7 +144,7 @@ class PackedLoader(IterableDataset[Batch]):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; its size is bounded by `pool_size` and `max_bad_clips`."""
+        """JSON-able; its size is bounded by `pool_size` and the number of clips in `skipped`."""
         return self._state.to_dict(self.identity())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -154,6 +155,7 @@ class PackedLoader(IterableDataset[Batch]):
         loaded = LoaderState.from_dict(state, self.identity())
         self.close()
         self._state = loaded
+        self._known_bad = set(loaded.skipped)
         self._resumed = True
 
     def identity(self) -> dict[str, Any]:
@@ -306,21 +308,25 @@ class PackedLoader(IterableDataset[Batch]):
                 return sample, self._reader.read(sample)
             except MediaError as error:
                 self._skip(sample, error)
-        raise DataError(f"no clip of {self.config.path} can be read: {self._skipped_text()}")
+        raise DataError(
+            f"no clip of {self.config.path} can be read; copy the folder again, or curate it "
+            f"again: {_listed(self._state.skipped)}"
+        )
 
     def _skip(self, sample: Sample, error: MediaError) -> None:
+        """Notes the clip; raises `DataError` where this process found too many."""
         clip_id = self._table.clip_ids(np.array([sample.ordinal]))[0]
         skipped = {**self._state.skipped}
         skipped.setdefault(clip_id, str(error))
         self._state = replace(self._state, skipped=skipped)
-        if len(skipped) > self.config.max_bad_clips:
+        # A resumed state holds what all ranks found, and each was within its limit.
+        found = {i: why for i, why in skipped.items() if i not in self._known_bad}
+        if len(found) > self.config.max_bad_clips:
             raise DataError(
-                f"{len(skipped)} clips of {self.config.path} cannot be read, more than "
-                f"max_bad_clips ({self.config.max_bad_clips}): {self._skipped_text()}"
+                f"{len(found)} clips of {self.config.path} cannot be read, more than max_bad_clips "
+                f"({self.config.max_bad_clips}); copy the folder again, or curate it again, or "
+                f"raise the limit: {_listed(found)}"
             )
-
-    def _skipped_text(self) -> str:
-        return "; ".join(f"{clip_id}: {why}" for clip_id, why in self._state.skipped.items())
 
     def _assemble(
         self, index: int, samples: list[Sample], windows: list[Window], *, suffix: str
@@ -342,3 +348,7 @@ class PackedLoader(IterableDataset[Batch]):
             start_s=torch.tensor([w.start_s for w in windows], dtype=torch.float64),
             pack_index=index,
         )
+
+
+def _listed(skipped: dict[str, str]) -> str:
+    return "; ".join(f"{clip_id}: {why}" for clip_id, why in skipped.items())

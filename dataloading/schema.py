@@ -126,7 +126,7 @@ def read_manifest(shards_dir: Path) -> Manifest:
                 "curate the folder again or use the vfm that wrote it"
             )
         shards = [ShardInfo(**shard) for shard in raw["shards"]]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"{path} does not exist: give the output folder of a finished `vfm curate`"
         ) from None

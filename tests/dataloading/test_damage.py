@@ -10,6 +10,7 @@ from common.errors import DataError
 from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
 from dataloading.schema import read_index, read_manifest
+from dataloading.state import merge_skipped
 from tests.dataloading.folder import Clip, make_folder, video_bytes
 
 GOOD = ["ant", "bee", "cat", "dog"]
@@ -114,6 +115,32 @@ def test_too_many_bad_clips_stop_the_run_with_a_list(folder: Path) -> None:
     assert sum(f"clip {clip_id}: " in str(error.value) for clip_id in REASONS) == 3
 
 
+def test_clips_that_other_ranks_found_do_not_count_after_a_resume(folder: Path) -> None:
+    """Each rank was within its limit; together they are not, and the run goes on."""
+    states = []
+    for rank in range(3):
+        with loader(folder, rank=rank, ranks=3, token_budget=12, max_bad_clips=4) as source:
+            next(source)
+            states.append(source.state_dict())
+    assert max(len(state["skipped"]) for state in states) <= 4
+    state = merge_skipped(states)
+    known = set(state["skipped"])
+    assert 4 < len(known) < len(REASONS)
+    resumed = loader(folder, token_budget=12, max_bad_clips=4)
+    resumed.load_state_dict(state)
+    ids(resumed, 40)
+    assert set(resumed.skipped) == set(REASONS)
+    # What this process finds itself still counts, and asking again does not get past it.
+    strict = loader(folder, token_budget=12, max_bad_clips=0)
+    strict.load_state_dict(state)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"^1 clips of .* than max_bad_clips \(0\)") as error:
+            ids(strict, 40)
+        named = {clip_id for clip_id in REASONS if f"clip {clip_id}: " in str(error.value)}
+        assert len(named) == 1
+        assert not named & known
+
+
 def test_a_folder_of_nothing_readable_stops(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, {"a": [Clip(clip_id=i, video=b"x") for i in "abc"]})
     with pytest.raises(DataError, match="no clip of .* can be read"):
@@ -165,6 +192,9 @@ def test_a_shard_with_other_members_than_its_index_says(tmp_path: Path) -> None:
 def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"manifest.json does not exist"):
         loader(tmp_path)
+    (tmp_path / "clip.mp4").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"manifest.json does not exist: give the output folder"):
+        loader(tmp_path / "clip.mp4")
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "manifest.json").write_text('{"format_version": 1, "shards": []}')
     assert read_manifest(tmp_path / "shards").shards == []
