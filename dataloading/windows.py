@@ -196,6 +196,9 @@ class FrameCache:
     ) -> tuple[Frames, str] | None:
         """Frames and caption of a clip's span, decoded if new; none where there is no room for it.
 
+        `num_bytes` is what they are expected to take. If they take more, as where frames lie denser
+        than the clip's rate says, and there is no room for that, they are given but not kept.
+
         Raises what `decode` raises; the clip is then not kept.
         """
         with self._lock:
@@ -208,10 +211,20 @@ class FrameCache:
             future = self._entries.setdefault(span, Future()) if entry is None else entry
         if mine:
             try:
-                future.set_result(decode())
+                decoded = decode()
             except BaseException as error:
                 with self._lock:
-                    self.used_bytes -= num_bytes
-                    del self._entries[span]
+                    self._forget(span, num_bytes)
                 future.set_exception(error)
+            else:
+                taken = decoded[0].rgb.nbytes
+                with self._lock:
+                    self.used_bytes += taken - num_bytes
+                    if self.used_bytes > self.capacity_bytes:
+                        self._forget(span, taken)
+                future.set_result(decoded)
         return future.result()
+
+    def _forget(self, span: Hashable, num_bytes: int) -> None:
+        self.used_bytes -= num_bytes
+        del self._entries[span]

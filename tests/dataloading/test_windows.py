@@ -132,17 +132,28 @@ def test_another_shape_than_the_index_says_is_refused(tmp_path: Path) -> None:
         decode_window(video, wrong)
 
 
-def entry() -> tuple[Frames, str]:
-    return Frames(rgb=np.zeros(1), pts_s=np.zeros(1), end_s=np.zeros(1)), ""
+def entry(num_bytes: int) -> tuple[Frames, str]:
+    return Frames(rgb=np.zeros(num_bytes, np.uint8), pts_s=np.zeros(1), end_s=np.zeros(1)), ""
 
 
 def test_the_cache_keeps_what_fits_and_no_more() -> None:
     cache = FrameCache(100)
-    assert cache.get(1, 60, entry) is not None
-    assert cache.get(2, 50, entry) is None
-    assert cache.get(3, 40, entry) is not None
+    assert cache.get(1, 60, lambda: entry(60)) is not None
+    assert cache.get(2, 50, lambda: entry(50)) is None
+    assert cache.get(3, 40, lambda: entry(40)) is not None
     assert cache.used_bytes == 100
     assert cache.get(1, 60, lambda: pytest.fail("decoded twice")) is not None
+
+
+def test_the_cache_counts_what_clips_take_and_not_what_was_expected() -> None:
+    cache = FrameCache(100)
+    assert cache.get(1, 40, lambda: entry(70)) is not None
+    assert cache.used_bytes == 70
+    # Given, since it is decoded now, but not kept.
+    assert cache.get(2, 20, lambda: entry(31)) is not None
+    assert cache.used_bytes == 70
+    assert cache.get(2, 20, lambda: entry(10)) is not None
+    assert cache.used_bytes == 80
 
 
 def test_a_failed_decode_is_not_kept() -> None:
@@ -155,7 +166,7 @@ def test_a_failed_decode_is_not_kept() -> None:
         with pytest.raises(MediaError, match="nothing"):
             cache.get(1, 80, fail)
         assert cache.used_bytes == 0
-    assert cache.get(2, 80, entry) is not None
+    assert cache.get(2, 80, lambda: entry(80)) is not None
 
 
 def test_one_thread_decodes_and_the_others_wait() -> None:
@@ -164,7 +175,7 @@ def test_one_thread_decodes_and_the_others_wait() -> None:
     def slow() -> tuple[Frames, str]:
         calls.append(1)
         gate.wait(5)
-        return entry()
+        return entry(10)
 
     with ThreadPoolExecutor(4) as pool:
         results = [pool.submit(cache.get, 1, 10, slow) for _ in range(4)]
