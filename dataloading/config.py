@@ -117,6 +117,8 @@ class LoaderConfig:
             )
         if self.fps is not None and not self.fps > 0:
             raise ConfigError(f"fps is {self.fps}, must be positive, or null for the clip's own")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed}, must fit in 64 bits: -2^63 .. 2^63-1")
         for name in ("token_budget", "shuffle_shards", "prefetch_packs", "num_threads"):
             self._at_least(name, 1)
         self._at_least("cache_bytes", 0)

@@ -36,7 +36,8 @@ class ClipTable:
     """
 
     def __init__(self, path: Path) -> None:
-        """Checks that every shard is there, whole by its size, and as its index says.
+        """Checks that every shard is there, whole by its size, and as its index says, and that no
+        two clips have one id: they would be one sample to every random draw.
 
         Raises `DataError` naming the files at fault.
         """
@@ -48,6 +49,7 @@ class ClipTable:
         tables = [_checked_index(self.folder, shard) for shard in manifest.shards]
         self.shards = [shard.path for shard in manifest.shards]
         self._table = pa.concat_tables(tables)
+        _check_ids(self.folder, self._table["clip_id"])
         self.shard_start = np.cumsum([0, *(table.num_rows for table in tables)], dtype=np.int64)
         self.width = self._column("width", np.int64)
         self.height = self._column("height", np.int64)
@@ -88,6 +90,9 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
         except FileNotFoundError:
             faults.append(f"{shard.path} is missing")
             continue
+        except OSError as error:
+            faults.append(f"{shard.path} cannot be read: {error.strerror}")
+            continue
         if size != shard.num_bytes:
             faults.append(f"{shard.path} has {size} bytes, the manifest says {shard.num_bytes}")
     if faults:
@@ -95,6 +100,17 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
         raise DataError(
             f"{folder}: {'; '.join(faults[:5])}{more}. Copy the folder again, or curate it again"
         )
+
+
+def _check_ids(folder: Path, ids: pa.ChunkedArray) -> None:
+    if len(ids.unique()) == len(ids):
+        return
+    twice = [row["values"] for row in ids.value_counts().to_pylist() if row["counts"] > 1]
+    more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
+    raise DataError(
+        f"{folder} holds clips more than once: {', '.join(twice[:5])}{more}; remove from its "
+        "manifest the shards that repeat others, or curate it again"
+    )
 
 
 def _checked_index(folder: Path, shard: ShardInfo) -> pa.Table:

@@ -130,6 +130,8 @@ def read_manifest(shards_dir: Path) -> Manifest:
         raise DataError(
             f"{path} does not exist: give the output folder of a finished `vfm curate`"
         ) from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is damaged: {error}") from error
     return Manifest(shards=shards)

@@ -24,6 +24,7 @@ def config(**changes) -> LoaderConfig:
         (dict(token_budget=0), ["token_budget is 0", "at least 1"]),
         (dict(pool_size=0), ["pool_size is 0", "at least 1"]),
         (dict(cache_bytes=-1), ["cache_bytes is -1"]),
+        (dict(seed=2**63), ["seed is 9223372036854775808", "2^63-1"]),
     ],
 )
 def test_impossible_values_are_refused(changes: dict, words: list[str]) -> None:

@@ -166,6 +166,25 @@ def test_a_missing_or_short_shard_is_refused_by_name(tmp_path: Path) -> None:
         loader(tmp_path)
 
 
+def test_files_that_cannot_be_looked_at_are_named(tmp_path: Path) -> None:
+    shards = copy_with(tmp_path) / "shards"
+    for name, says in [
+        ("a-000000.tar", "a-000000.tar cannot be read: Too many levels"),
+        ("manifest.json", "cannot read .*manifest.json: Too many levels"),
+    ]:
+        (shards / name).unlink()
+        (shards / name).symlink_to(name)
+        with pytest.raises(DataError, match=says):
+            loader(tmp_path)
+
+
+def test_clips_that_are_there_twice_are_refused_by_name(tmp_path: Path) -> None:
+    clips = [Clip(clip_id="ant"), Clip(clip_id="bee")]
+    folder = make_folder(tmp_path, {"a": clips, "b": clips[:1]})
+    with pytest.raises(DataError, match=r"holds clips more than once: ant; remove the shards"):
+        loader(folder)
+
+
 def test_a_changed_index_is_refused_by_name(tmp_path: Path) -> None:
     shards = copy_with(tmp_path) / "shards"
     (shards / "a-000000.index.arrow").write_bytes((shards / "b-000000.index.arrow").read_bytes())
