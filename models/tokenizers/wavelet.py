@@ -148,6 +148,13 @@ class WaveletTokenizer(nn.Module):
         pixels = ((video + 1) * 127.5).round().clamp(0, 255)
         return pixels.to(torch.uint8).permute(1, 2, 3, 0).contiguous()
 
+    def equals(self, other: "WaveletTokenizer") -> bool:
+        """Whether both give the same latents and frames, to the bit."""
+        mine, theirs = self.state_dict(), other.state_dict()
+        return self.config == other.config and all(
+            torch.equal(tensor, theirs[name]) for name, tensor in mine.items()
+        )
+
     def save(self, folder: Path) -> None:
         """Writes `config.json` and `model.safetensors` into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,12 +168,16 @@ class WaveletTokenizer(nn.Module):
         """Reads what `save` wrote. Raises `DataError` naming the folder."""
         try:
             raw = json.loads((folder / "config.json").read_text())
+            if not isinstance(raw, dict):
+                raise TypeError("config.json holds no JSON object")
             if raw.pop("kind", None) != "wavelet":
                 raise DataError(f"{folder} does not hold a wavelet tokenizer")
             tokenizer = cls(WaveletConfig(**raw))
             tokenizer.load_state_dict(load_file(folder / "model.safetensors"))
         except FileNotFoundError as error:
             raise DataError(f"no tokenizer in {folder}: {error.filename} is missing") from None
+        except OSError as error:
+            raise DataError(f"the tokenizer in {folder} cannot be read: {error}") from error
         except (ValueError, TypeError, RuntimeError, SafetensorError) as error:
             raise DataError(f"the tokenizer in {folder} is damaged: {error}") from error
         return tokenizer.eval().requires_grad_(False)

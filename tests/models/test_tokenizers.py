@@ -142,3 +142,19 @@ def test_psnr_of_a_known_error():
     a = torch.zeros(1, 4, 4, 3, dtype=torch.uint8)
     assert psnr_db(a, a) == float("inf")
     assert abs(psnr_db(a, a + 1) - 48.1308) < 1e-3
+
+
+def test_what_is_no_tokenizer_is_named(tmp_path):
+    WaveletTokenizer(WaveletConfig(channels=2, decoder_width=4)).save(tmp_path / "t")
+    config = tmp_path / "t" / "config.json"
+    for content in ("[]", "3", '"wavelet"', "null"):
+        config.write_text(content)
+        with pytest.raises(DataError, match=f"{tmp_path / 't'} is damaged.*no JSON object"):
+            WaveletTokenizer.load(tmp_path / "t")
+    config.unlink()
+    config.mkdir()
+    with pytest.raises(DataError, match=f"{tmp_path / 't'} cannot be read"):
+        WaveletTokenizer.load(tmp_path / "t")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match="file cannot be read"):
+        WaveletTokenizer.load(tmp_path / "file")
