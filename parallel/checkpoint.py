@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from common.errors import DataError
-from common.storage import atomic_folder
+from common.storage import TEMPORARY_PREFIX, atomic_folder
 from parallel.store import SafetensorsStore, TensorStore
 
 FORMAT_VERSION = 1
@@ -53,7 +53,10 @@ def save(root: Path, checkpoint: Checkpoint, store: TensorStore | None = None) -
 def keep_last(root: Path, count: int) -> None:
     """Removes all but the newest `count` checkpoints."""
     for path in found(root)[:-count]:
-        shutil.rmtree(path)
+        # Under another name first: a kill halfway must not leave half a checkpoint by its name.
+        doomed = root / f"{TEMPORARY_PREFIX}{path.name}"
+        path.rename(doomed)
+        shutil.rmtree(doomed)
 
 
 def found(root: Path) -> list[Path]:

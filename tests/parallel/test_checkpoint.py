@@ -51,6 +51,20 @@ def test_the_newest_count(tmp_path):
     assert [checkpoint.read_state(p)["step"] for p in checkpoint.found(tmp_path)] == [3, 20]
 
 
+def test_a_removal_that_is_killed_leaves_no_half_checkpoint(tmp_path, monkeypatch):
+    for step in (1, 2):
+        checkpoint.save(tmp_path, make(step))
+
+    def killed(path):
+        (path / "state.json").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.keep_last(tmp_path, 1)
+    assert [checkpoint.read_state(p)["step"] for p in checkpoint.found(tmp_path)] == [2]
+
+
 def test_a_save_that_fails_leaves_the_last_good_one(tmp_path):
     checkpoint.save(tmp_path, make(1))
 
