@@ -5,7 +5,7 @@ import torch
 
 from common.errors import ConfigError
 from models.attention import local_attention
-from models.dit import DiT, DiTConfig
+from models.dit import DiT, DiTBlock, DiTConfig
 from models.initialize import initialize
 from models.layers import PlainLinears
 from models.pack import PackLayout
@@ -77,6 +77,7 @@ def test_a_block_is_its_formula_written_out():
     torch.manual_seed(3)
     model = make_model(num_layers=1)
     block = model.blocks["0"]
+    assert isinstance(block, DiTBlock)
     layout = make_pack()[3]
     x = torch.randn(layout.num_tokens, 48, dtype=torch.float64)
     condition = torch.randn(3, 48, dtype=torch.float64)
@@ -84,8 +85,8 @@ def test_a_block_is_its_formula_written_out():
     cos, sin = model.positions(layout, torch.float64)
     out = block(x, condition, text, layout, cos, sin)
 
-    weight, bias = block.modulation.weight, block.modulation.bias
-    parts = (torch.nn.functional.silu(condition) @ weight.T + bias)[layout.segment].chunk(9, dim=1)
+    modulation = block.modulation(torch.nn.functional.silu(condition))
+    parts = modulation[layout.segment].chunk(9, dim=1)
     steps = [
         lambda y: block.self_attention(y, layout.self_attention, cos, sin),
         lambda y: block.cross_attention(y, text, layout.cross_attention),
