@@ -33,13 +33,19 @@ class Encoding:
 
     def tokens(self, frames: Sequence[Tensor]) -> Tensor:
         """Videos `uint8 [T, H, W, 3]` to one pack of tokens `float32 [N, p]`."""
-        latents = [self.tokenizer.encode(video.to(self.device)) for video in frames]
-        return patchify(latents, self.patch) * self.sigma_data
+        with self._full_precision():
+            latents = [self.tokenizer.encode(video.to(self.device)) for video in frames]
+            return patchify(latents, self.patch) * self.sigma_data
 
     def frames(self, tokens: Tensor, layout: PackLayout) -> list[Tensor]:
         """Tokens to videos `uint8 [T, H, W, 3]` on the CPU: the inverse of `tokens`."""
         latents = unpatchify(tokens / self.sigma_data, layout.grids, self.patch)
-        return [self.tokenizer.decode(latent).cpu() for latent in latents]
+        with self._full_precision():
+            return [self.tokenizer.decode(latent).cpu() for latent in latents]
+
+    def _full_precision(self) -> torch.autocast:
+        """What is learned is the same, wherever this is called from."""
+        return torch.autocast(self.device.type, enabled=False)
 
     def texts(self, captions: Sequence[str]) -> tuple[Tensor, list[int]]:
         """Captions to `float32 [L, d]` and the tokens of each."""

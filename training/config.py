@@ -1,5 +1,6 @@
 """What can be asked of `vfm pretrain`. Every section sits beside what it configures."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -68,9 +69,14 @@ class ValidationConfig:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ConfigError(f"validation.every must be at least 1, got {self.every}")
-        if not self.sigmas or min(self.sigmas) <= 0:
+        if not self.sigmas or not all(0 < sigma < math.inf for sigma in self.sigmas):
             raise ConfigError(
                 f"validation.sigmas must be positive and at least one, got {self.sigmas}"
+            )
+        # As they are written in the metrics, where equal names would hide one another.
+        if len({f"{sigma:g}" for sigma in self.sigmas}) < len(self.sigmas):
+            raise ConfigError(
+                f"validation.sigmas must differ in their first six digits, got {self.sigmas}"
             )
         if self.max_packs < 1:
             raise ConfigError(f"validation.max_packs must be at least 1, got {self.max_packs}")

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from common.errors import ConfigError
 from common.storage import write_atomic
 from training.config import WandbConfig
 
@@ -82,13 +83,24 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
 def _start_wandb(run: Path, config: WandbConfig, settings: dict[str, Any]) -> Any:
     if config.mode == "disabled":
         return None
-    import wandb
-
-    return wandb.init(
-        project=config.project,
-        name=run.name,
-        dir=run,
-        mode=config.mode,
-        config=settings,
-        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
-    )
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError(
+            f"wandb.mode={config.mode} needs the package wandb ({error}): install it with "
+            "`pip install wandb`, or give wandb.mode=disabled"
+        ) from None
+    try:
+        return wandb.init(
+            project=config.project,
+            name=run.name,
+            dir=run,
+            mode=config.mode,
+            config=settings,
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        )
+    except wandb.Error as error:
+        raise ConfigError(
+            f"wandb.mode={config.mode} does not start: {error}; log in with `wandb login`, or "
+            "give wandb.mode=offline"
+        ) from error

@@ -1,12 +1,19 @@
 """The folder of a run: what lies in it, and whether a run may go on in it."""
 
+import errno
+import fcntl
+import json
 import os
+import shutil
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from common.errors import ConfigError
+from common.storage import TEMPORARY_PREFIX
 from parallel import checkpoint
 from training.config import TrainConfig
 
@@ -18,7 +25,7 @@ _FREE = (
     "device",
     "checkpoint_every",
     "keep_checkpoints",
-    "validation",
+    "validation.every",
     "samples",
     "wandb",
     "tokenizer.path",
@@ -31,10 +38,11 @@ _FREE = (
 
 
 class RunFolder:
-    """`config.yaml`, `metrics.jsonl`, `tokenizer/`, `checkpoints/`, `samples/`."""
+    """`config.yaml`, `metrics.jsonl`, `tokenizer/`, `checkpoints/`, `samples/`, and `.lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = path / ".lock"
         self.checkpoints = path / "checkpoints"
         self.tokenizer = path / "tokenizer"
         self.samples = path / "samples"
@@ -42,18 +50,79 @@ class RunFolder:
     def resume_point(self, config: TrainConfig) -> Path | None:
         """The checkpoint to go on from. Writes nothing.
 
-        Raises `ConfigError` where the folder cannot be written, or where the run in it computes
-        something else; the settings that differ are named.
+        Raises `ConfigError` where the folder cannot be written or is in use, where the run in it
+        is longer than asked for, or where it computes something else; what differs is named.
         """
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"output={self.path} is a file; give a folder for the run")
-        if not os.access(_nearest_existing(self.path), os.W_OK):
+        parent = _nearest_existing(self.path)
+        if not parent.is_dir():
+            raise ConfigError(f"output={self.path}: {parent} is a file; give another folder")
+        if not os.access(parent, os.W_OK):
             raise ConfigError(f"output={self.path} cannot be written; give another folder")
-        found = checkpoint.found(self.checkpoints)
-        if found:
-            stored = checkpoint.read_state(found[-1])["config"]
-            _refuse_changes(stored, asdict(config), self.path)
-        return found[-1] if found else None
+        if self._lock.exists():
+            with self._lock.open() as file:
+                self._claim(file, fcntl.LOCK_SH)
+        newest = self._newest()
+        if newest is not None:
+            state = checkpoint.read_state(newest)
+            _refuse_changes(state["config"], asdict(config), self.path)
+            if state["step"] > config.steps:
+                raise ConfigError(
+                    f"steps={config.steps}, but the run in {self.path} is trained to step "
+                    f"{state['step']} already; give more steps, or another output folder"
+                )
+        return newest
+
+    @contextmanager
+    def lock(self, resume_from: Path | None) -> Iterator[None]:
+        """Keeps the folder for this process, and removes what killed writers left in it.
+
+        Raises `ConfigError` where another process has it, naming that process, or where another
+        has trained in it since `resume_from` was found.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self._lock.open("a+") as file:
+            self._claim(file, fcntl.LOCK_EX)
+            if self._newest() != resume_from:
+                raise ConfigError(
+                    f"another process trained in output={self.path} just now; run the same "
+                    "command again to go on from there"
+                )
+            file.truncate(0)
+            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+            file.flush()
+            self._sweep()
+            yield
+
+    def _claim(self, file: IO[str], kind: int) -> None:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            try:
+                holder = json.loads(file.read())
+                who = f"process {holder['pid']} on {holder['host']}"
+            except (ValueError, KeyError, TypeError):
+                who = "another process"
+            raise ConfigError(
+                f"output={self.path} is in use by {who}; wait for it to end, or give another folder"
+            ) from None
+        except OSError as error:
+            # Some network file systems have no locks; a run there is only less protected.
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+
+    def _sweep(self) -> None:
+        for folder in (self.path, self.checkpoints, *self.samples.glob("*")):
+            for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
+                if left.is_dir():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink(missing_ok=True)
+
+    def _newest(self) -> Path | None:
+        return next(reversed(checkpoint.found(self.checkpoints)), None)
 
 
 def _refuse_changes(stored: dict[str, Any], now: dict[str, Any], run: Path) -> None:

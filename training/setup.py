@@ -1,12 +1,12 @@
-"""From a configuration to the parts of a run: tokenizer, spec, network."""
+"""From a configuration to the parts of a run: tokenizer, spec."""
 
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from common.errors import ConfigError
 from common.storage import atomic_folder
 from dataloading.config import Compression
 from dataloading.loader import PackedLoader
@@ -16,41 +16,57 @@ from models.tokenizers.wavelet import WaveletTokenizer
 from training.config import TrainConfig
 
 OnStep = Callable[[int, float], None]
-_FALLBACK_FPS = 24.0
 
 
-def compression_of(config: TrainConfig) -> Compression:
-    """How frames become tokens, before the tokenizer itself is there."""
-    tokenizer = config.tokenizer
-    if tokenizer.path is not None:
-        loaded = WaveletTokenizer.load(Path(tokenizer.path))
-        factors = loaded.temporal, loaded.spatial
-    else:
-        factors = tokenizer.fit.temporal, tokenizer.fit.spatial
-    return Compression(temporal=factors[0], spatial=factors[1], patch=config.model.patch_size)
+def compression_of(config: TrainConfig, resume_from: Path | None = None) -> Compression:
+    """How frames become tokens, before the tokenizer itself is there.
+
+    Raises:
+        ConfigError: where the run goes on, and `tokenizer.path` holds another tokenizer.
+        DataError: where a tokenizer is missing or damaged.
+    """
+    stored = WaveletTokenizer.load(resume_from / "tokenizer") if resume_from else None
+    path = config.tokenizer.path
+    given = WaveletTokenizer.load(Path(path)) if path is not None else None
+    if stored is not None and given is not None and not stored.equals(given):
+        raise ConfigError(
+            f"tokenizer.path={path} holds another tokenizer than the one that the run in "
+            f"{config.output} was trained with; leave it out, or give another output folder"
+        )
+    loaded = stored or given
+    settings = config.tokenizer.fit if loaded is None else loaded.config
+    return Compression(
+        temporal=settings.temporal, spatial=settings.spatial, patch=config.model.patch_size
+    )
 
 
 def get_tokenizer(
-    config: TrainConfig, folder: Path, device: torch.device, on_step: OnStep | None = None
+    config: TrainConfig,
+    folder: Path,
+    resume_from: Path | None,
+    device: torch.device,
+    on_step: OnStep | None = None,
 ) -> WaveletTokenizer:
-    """The run's tokenizer: the one in `folder`, or the given one, or one fitted now and kept there.
+    """The tokenizer of the checkpoint, or the given one, or one fitted now; kept in `folder`.
 
-    A fit is a function of the configuration and the data alone, so a killed run makes the same
-    one again.
+    Without a checkpoint nothing in `folder` is trusted: a run that was killed before its first
+    may have had other settings. A fit is a function of configuration and data alone, so the same
+    settings make the same one again.
     """
-    if not (folder / "config.json").is_file():
-        if config.tokenizer.path is not None:
-            tokenizer = WaveletTokenizer.load(Path(config.tokenizer.path))
-        else:
-            tokenizer = fit_wavelet(
-                config.tokenizer.fit,
-                _training_windows(config),
-                steps=config.tokenizer.fit_steps,
-                seed=config.seed,
-                on_step=on_step,
-            )
-        with atomic_folder(folder) as temporary:
-            tokenizer.save(temporary)
+    if resume_from is not None:
+        return load_tokenizer(resume_from / "tokenizer", device)
+    if config.tokenizer.path is not None:
+        tokenizer = WaveletTokenizer.load(Path(config.tokenizer.path))
+    else:
+        tokenizer = fit_wavelet(
+            config.tokenizer.fit,
+            _training_windows(config),
+            steps=config.tokenizer.fit_steps,
+            seed=config.seed,
+            on_step=on_step,
+        )
+    with atomic_folder(folder) as temporary:
+        tokenizer.save(temporary)
     return load_tokenizer(folder, device)
 
 
@@ -66,19 +82,8 @@ def _training_windows(config: TrainConfig) -> list[Tensor]:
 
 
 def make_spec(config: TrainConfig, loader: PackedLoader) -> ModelSpec:
-    """What a checkpoint must carry; generation defaults to the longest training window.
-
-    Where clips keep their own frame rates, the default is their median.
-    """
-    width, height = config.data.size
-    rates = [window.fps for window in loader.val_windows if window.fps] or [_FALLBACK_FPS]
-    fps = config.data.fps or statistics.median(rates)
+    """What a checkpoint must carry; generation defaults to what training mostly saw."""
+    shape = loader.typical_shape()
     return ModelSpec(
-        model=config.model,
-        objective=config.objective,
-        text=config.text,
-        num_frames=max(config.data.num_frames),
-        width=width,
-        height=height,
-        fps=fps,
+        model=config.model, objective=config.objective, text=config.text, **shape._asdict()
     )

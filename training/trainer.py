@@ -2,17 +2,15 @@
 
 Everything random is a function of (seed, step, sample), the order of samples is the loader's
 state, and the rest lies in the checkpoint. A run that was killed and continued gives the same
-weights and losses, bit for bit, as one that was not.
+weights and losses as one that was not: on a CPU bit for bit, on a GPU up to the order in which its
+kernels add.
 """
 
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 
 import torch
 from rich.console import Console
@@ -43,6 +41,7 @@ from training.progress import RunProgress
 from training.run_folder import RunFolder
 from training.setup import compression_of, get_tokenizer, make_spec
 from training.step import draws, drop_text, num_loss_tokens, prepare, weighted_loss
+from training.stop import StopRequest
 from training.validation import validate
 
 
@@ -67,33 +66,56 @@ class Trainer:
         self.config, self.config_yaml, self.console = config, config_yaml, console
         self.device = choose_device(config.device)
         self.folder = RunFolder(Path(config.output))
-        self.compression = compression_of(config)
-        self.objective = Objective.from_config(config.objective)
-        self.loader = PackedLoader(config.data, self.compression, split="train")
-        # Kept for the whole run, so that held-out windows are decoded once.
-        self.held_out = PackedLoader(config.data, self.compression, split="val")
         self.resume_from = self.folder.resume_point(config)
-        self._stop = False
+        compression = compression_of(config, self.resume_from)
+        self.objective = Objective.from_config(config.objective)
+        self.loader = PackedLoader(config.data, compression, split="train")
+        # Kept for the whole run, so that held-out windows are decoded once.
+        self.held_out = PackedLoader(config.data, compression, split="val")
+        self.num_held_out = int(self.held_out.describe()["samples_per_epoch"])
+        self.stop = StopRequest()
 
     def run(self) -> None:
-        """Trains up to `config.steps`; a finished run is left as it is."""
-        self.folder.path.mkdir(parents=True, exist_ok=True)
-        with self.loader, self.held_out, RunProgress(self.console) as self.progress:
-            self._build()
+        """Trains up to `config.steps`; a finished run is left as it is.
+
+        Raises `KeyboardInterrupt` where it was stopped before that.
+        """
+        with (
+            self.folder.lock(self.resume_from),
+            self.loader,
+            self.held_out,
+            RunProgress(self.console) as self.progress,
+        ):
+            self.metrics = self._open_metrics()
             try:
+                self._build()
+                if not self.num_held_out:
+                    self.progress.note(self._nothing_held_out())
                 if self.step == 0:
                     self._first_look()
-                with _clean_stop(self):
+                with self.stop.signals(self.console):
                     self._loop()
             finally:
                 self.metrics.close()
-        if self._stop:
+        if self.step < self.config.steps:
             raise KeyboardInterrupt
+
+    def _open_metrics(self) -> Metrics:
+        step = checkpoint.read_state(self.resume_from)["step"] if self.resume_from else -1
+        return Metrics(self.folder.path, self.config.wandb, asdict(self.config), step)
+
+    def _nothing_held_out(self) -> str:
+        return (
+            "validation: nothing is held out, since no clip has room for three windows of "
+            f"data.num_frames={self.config.data.num_frames}; no validation, and no samples"
+        )
 
     def _build(self) -> None:
         config = self.config
         with self.progress.task("tokenizer", config.tokenizer.fit_steps) as on_step:
-            tokenizer = get_tokenizer(config, self.folder.tokenizer, self.device, on_step)
+            tokenizer = get_tokenizer(
+                config, self.folder.tokenizer, self.resume_from, self.device, on_step
+            )
         self.spec = make_spec(config, self.loader)
         self.encoding = self.spec.encoding(tokenizer, self.device)
         self.network = self.spec.network(self.encoding)
@@ -105,8 +127,7 @@ class Trainer:
         self.step = 0
         if self.resume_from is not None:
             self._restore(self.resume_from)
-        kept = self.step if self.resume_from is not None else -1
-        self.metrics = Metrics(self.folder.path, config.wandb, asdict(config), kept)
+        self.saved_step = self.step
 
     def _restore(self, path: Path) -> None:
         state = checkpoint.read_state(path)
@@ -133,7 +154,7 @@ class Trainer:
         config = self.config
         packs = iter(self.loader)
         with self.progress.training(self.step, config.steps) as report:
-            while self.step < config.steps and not self._stop:
+            while self.step < config.steps and not self.stop.asked:
                 began = time.perf_counter()
                 batches = list(islice(packs, config.packs_per_step))
                 loss, grad_norm, lr = self._step(batches)
@@ -151,6 +172,9 @@ class Trainer:
                 )
                 report(self.step, loss, tokens_per_s)
                 self._periodically()
+            # Whenever the wish to stop came, no step that was done is lost.
+            if self.saved_step < self.step:
+                self._save()
 
     def _step(self, batches: list[Batch]) -> tuple[float, float, float]:
         """One optimizer step: loss before it, gradient norm before clipping, learning rate."""
@@ -201,7 +225,7 @@ class Trainer:
         if config.samples.every and (last or self.step % config.samples.every == 0):
             self._sample()
         # Last of all, so that what a checkpoint's step has logged is whole when it is found.
-        if last or self._stop or self.step % config.checkpoint_every == 0:
+        if self.step % config.checkpoint_every == 0:
             self._save()
 
     def _validation_packs(self) -> Iterator[Batch]:
@@ -262,35 +286,16 @@ class Trainer:
         )
         checkpoint.save(self.folder.checkpoints, content)
         checkpoint.keep_last(self.folder.checkpoints, self.config.keep_checkpoints)
+        self.saved_step = self.step
 
     def plan(self) -> list[str]:
         """What `run` would do, in lines for a person."""
         data = self.loader.describe()
         start = f"goes on from {self.resume_from}" if self.resume_from else "starts anew"
-        network = {**asdict(self.config.model)}
+        held_out = f"validation: {self.num_held_out} windows held out"
         return [
             f"{start}, {self.config.steps} steps on {self.device}",
             f"data: {data}",
-            f"network: {network}",
+            held_out if self.num_held_out else self._nothing_held_out(),
+            f"network: {asdict(self.config.model)}",
         ]
-
-    def request_stop(self) -> None:
-        """Finish this step, save, and end."""
-        self._stop = True
-
-
-@contextmanager
-def _clean_stop(trainer: Trainer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM finish the step and save; a second Ctrl-C stops at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        trainer.console.print("stopping after this step; its checkpoint is being saved")
-        trainer.request_stop()
-
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,5 +1,6 @@
 """Denoising error on held-out windows, comparable between any two moments of a run."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,10 +21,14 @@ class ValidationResult:
     """Unweighted squared error of the denoiser, by noise level, and its mean over the levels."""
 
     per_sigma: dict[float, float]
+    """Empty where there was no window."""
     num_windows: int
 
     @property
     def loss(self) -> float:
+        """NaN where there was no window."""
+        if not self.per_sigma:
+            return math.nan
         return sum(self.per_sigma.values()) / len(self.per_sigma)
 
 
@@ -36,18 +41,22 @@ def validate(
     sigmas: list[float],
 ) -> ValidationResult:
     """Mean over all tokens of all windows, at each of `sigmas`, with the text given."""
-    totals = dict.fromkeys(sigmas, 0.0)
+    totals = {float(sigma): 0.0 for sigma in sigmas}
     num_tokens = num_windows = 0
     for batch in batches:
         prepared = prepare(batch, encoding, [False] * batch.num_samples)
         num_tokens += batch.num_tokens
         num_windows += batch.num_samples
-        for i, sigma in enumerate(sigmas):
-            keys = rng.keys(_SEED, "validation", step=i, sample_ids=prepared.sample_ids)
+        for sigma in totals:
+            # By the level's value, so that the list it stands in changes nothing.
+            purpose = f"validation at {sigma!r}"
+            keys = rng.keys(_SEED, purpose, step=0, sample_ids=prepared.sample_ids)
             noise = token_noise(keys.to(encoding.device), prepared.layout, prepared.clean.shape[1])
             levels = torch.full((batch.num_samples,), sigma, device=encoding.device)
             errors = objective.errors(
                 network, prepared.clean, levels, noise, prepared.text, prepared.layout
             )
             totals[sigma] += float(errors.sum())
+    if not num_windows:
+        return ValidationResult({}, 0)
     return ValidationResult({s: t / num_tokens for s, t in totals.items()}, num_windows)

@@ -22,16 +22,12 @@ from inference.loading import load_generator
 from models.objectives.loss import Objective
 from parallel import checkpoint
 from parallel.topology import Topology
+from tests.training.runs import train
 from training.config import OptimizerConfig, SamplesConfig, ValidationConfig, WandbConfig
 from training.metrics import read_metrics
 from training.trainer import Trainer, TrainingError
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def train(config) -> Path:
-    Trainer(config, "x: 1\n", Topology(), Console(quiet=True)).run()
-    return Path(config.output)
 
 
 def curve(run: Path) -> list[dict]:
@@ -40,8 +36,11 @@ def curve(run: Path) -> list[dict]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    state = load_generator(run).network.state_dict()
-    return {**state, **load_generator(run, weights="model").network.state_dict()}
+    return {
+        f"{kind}.{name}": tensor
+        for kind in ("ema", "model")
+        for name, tensor in load_generator(run, weights=kind).network.state_dict().items()
+    }
 
 
 def same(a: Path, b: Path) -> None:
@@ -179,7 +178,13 @@ def test_another_computation_in_the_same_folder_is_refused(make_config):
     with pytest.raises(ConfigError, match=r"model.hidden_size=64 \(the run has 32\)"):
         train(wider)
     # Watching differently, or longer, is not another computation.
-    train(make_config(steps=3, validation=ValidationConfig(every=1, sigmas=[0.5])))
+    train(make_config(steps=3, validation=ValidationConfig(every=1, sigmas=[0.3, 1.0])))
+    other_levels = ValidationConfig(every=1, sigmas=[0.5])
+    with pytest.raises(ConfigError, match=r"validation.sigmas=\[0.5\] \(the run has \[0.3, 1.0\]"):
+        train(make_config(steps=3, validation=other_levels))
+    fewer = ValidationConfig(every=1, sigmas=[0.3, 1.0], max_packs=1)
+    with pytest.raises(ConfigError, match=r"validation.max_packs=1 \(the run has 16\)"):
+        train(make_config(steps=3, validation=fewer))
     cosine = make_config(steps=3, output=make_config().output + "2")
     cosine.optimizer.schedule = "cosine"
     train(cosine)
@@ -228,3 +233,20 @@ def test_learning_rate_schedule():
     values = [learning_rate(cosine, s, 100) for s in range(101)]
     assert values[0] == 1 and abs(values[50] - 0.5) < 1e-9 and values[100] < 1e-9
     assert values == sorted(values, reverse=True)
+
+
+def test_wandb_that_cannot_start_says_how_to_go_on(make_config, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**settings):
+        raise wandb.errors.UsageError("No API key configured.")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    config = make_config(wandb=WandbConfig(mode="online"))
+    with pytest.raises(ConfigError, match="No API key configured.*give wandb.mode=offline"):
+        train(config)
+    # Before any work.
+    assert not (Path(config.output) / "tokenizer").exists()
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match="wandb.mode=online needs the package wandb"):
+        train(config)

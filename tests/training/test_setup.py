@@ -1,0 +1,70 @@
+"""Wiring tier: which tokenizer a run uses, and what it tells generation."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common.errors import ConfigError
+from dataloading.config import LoaderConfig
+from inference.loading import load_generator
+from models.tokenizers.wavelet import WaveletConfig, WaveletTokenizer
+from parallel import checkpoint
+from tests.dataloading.folder import Clip, make_folder
+from tests.training.runs import make_trainer, train
+from training.config import TokenizerSettings
+from training.setup import compression_of, get_tokenizer
+
+CPU = torch.device("cpu")
+
+
+def test_a_tokenizer_of_other_settings_is_not_kept(make_config, tmp_path):
+    # What a run leaves that was killed before its first checkpoint.
+    config = make_config()
+    stale = get_tokenizer(config, tmp_path / "run" / "tokenizer", None, CPU)
+    fit = WaveletConfig(channels=6, decoder_width=8, decoder_blocks=1)
+    wider = make_config(tokenizer=replace(config.tokenizer, fit=fit), steps=2)
+    run = train(wider)
+    used = load_generator(run).encoding.tokenizer
+    assert stale.channels == 4 and used.channels == 6
+    assert WaveletTokenizer.load(run / "tokenizer").equals(used)  # pyright: ignore
+
+
+def test_another_tokenizer_path_is_refused_when_a_run_goes_on(make_config, tmp_path):
+    config = make_config(steps=2)
+    first = get_tokenizer(config, tmp_path / "first", None, CPU)
+    other = get_tokenizer(replace(config, seed=5), tmp_path / "other", None, CPU)
+    assert not first.equals(other)
+    given = replace(config, tokenizer=TokenizerSettings(path=str(tmp_path / "first")))
+    train(given)
+    changed = replace(given, tokenizer=TokenizerSettings(path=str(tmp_path / "other")), steps=3)
+    with pytest.raises(ConfigError, match=r"tokenizer.path=.*other holds another tokenizer"):
+        make_trainer(changed)
+    # A copy will do, and so will the checkpoint's own.
+    first.save(tmp_path / "copy")
+    train(replace(given, tokenizer=TokenizerSettings(path=str(tmp_path / "copy")), steps=3))
+    run = train(replace(given, tokenizer=TokenizerSettings(), steps=4))
+    (_, newest) = checkpoint.found(run / "checkpoints")
+    assert checkpoint.read_state(newest)["step"] == 4
+
+
+def test_factors_are_those_of_the_checkpoint_s_tokenizer(make_config, tmp_path):
+    config = make_config()
+    fit = WaveletConfig(temporal=2, spatial=4, channels=4, decoder_width=8, decoder_blocks=0)
+    tokenizer = WaveletTokenizer(fit)
+    tokenizer.save(tmp_path / "step" / "tokenizer")
+    compression = compression_of(config, tmp_path / "step")
+    assert (compression.temporal, compression.spatial) == (2, 4)
+
+
+def test_generation_defaults_to_what_training_saw(make_config, tmp_path):
+    clips = [
+        Clip(clip_id=f"clip{i}", num_frames=12, width=64, height=32, fps=fps)
+        for i, fps in enumerate([12.0, 24.0, 24.0])
+    ]
+    folder = make_folder(tmp_path / "wide", {"a": clips})
+    data = LoaderConfig(
+        path=str(folder), token_budget=64, num_frames=[1, 5, 33], size=[64, 64], resize="area"
+    )
+    spec = load_generator(train(make_config(data=data, steps=1))).spec
+    assert (spec.num_frames, spec.width, spec.height, spec.fps) == (5, 96, 48, 24.0)
