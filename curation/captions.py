@@ -7,6 +7,8 @@ with.
 """
 
 import json
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +59,14 @@ class CaptionBook:
                 self._explicit = _table(_parse(explicit))
             except FileNotFoundError:
                 raise ConfigError(f"captions={explicit} does not exist") from None
+            except OSError as error:
+                why = error.strerror or error
+                raise ConfigError(f"captions={explicit} cannot be read: {why}") from None
             except ValueError as error:
                 raise DataError(f"captions={explicit}: {error}") from error
         self._common: dict[str, Any] = {}
         common = self._folder / FOLDER_FILE
-        if common.is_file():
+        if _is_file(common):
             self.used.add(FOLDER_FILE)
             try:
                 self._common = _table(_parse(common))
@@ -85,7 +90,7 @@ class CaptionBook:
             # Both clip.mp4.txt and clip.txt are in use.
             for beside in (source + suffix, Path(source).with_suffix(suffix).as_posix()):
                 path = self._folder / beside
-                if beside == FOLDER_FILE or not path.is_file():
+                if beside == FOLDER_FILE or not _is_file(path):
                     continue
                 self.used.add(beside)
                 try:
@@ -96,6 +101,11 @@ class CaptionBook:
                 tables.append(({source: value}, beside))
         tables.append((self._common, FOLDER_FILE))
         return tables
+
+
+def _is_file(path: Path) -> bool:
+    """`Path.is_file` raises where a name is too long, or a folder closed."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def _parse(path: Path) -> Any:
@@ -109,6 +119,8 @@ def _parse(path: Path) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ValueError(f"is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -125,18 +137,29 @@ def _spans(value: Any) -> tuple[Span, ...]:
         elif "caption" in value and "start_s" not in value:
             value = value["caption"]
     if isinstance(value, str):
-        text = value.strip()
-        return (Span(start_s=float("-inf"), end_s=float("inf"), caption=text),) if text else ()
+        text = _text(value)
+        return (Span(start_s=-math.inf, end_s=math.inf, caption=text),) if text else ()
     if isinstance(value, list):
-        try:
-            return tuple(
-                Span(
-                    start_s=float(entry["start_s"]),
-                    end_s=float(entry["end_s"]),
-                    caption=str(entry["caption"]).strip(),
-                )
-                for entry in value
-            )
-        except (KeyError, TypeError, ValueError):
-            raise ValueError("every span needs start_s, end_s and caption") from None
+        return tuple(_span(entry) for entry in value)
     raise ValueError(f"a caption is a text or a list of spans, not {type(value).__name__}")
+
+
+def _span(entry: Any) -> Span:
+    try:
+        start_s, end_s = float(entry["start_s"]), float(entry["end_s"])
+        caption = entry["caption"]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError("every span needs start_s, end_s and caption") from None
+    if not (math.isfinite(start_s) and math.isfinite(end_s)):
+        raise ValueError(f"start_s={start_s} and end_s={end_s} must be finite numbers")
+    if not isinstance(caption, str):
+        raise ValueError(f"the caption of a span is a text, not {type(caption).__name__}")
+    return Span(start_s=start_s, end_s=end_s, caption=_text(caption))
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half a character (a lone surrogate)") from None
+    return value.strip()

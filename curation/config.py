@@ -56,7 +56,8 @@ class AnalysisConfig:
     thumbnail_px: int = 240
     """Width of a clip's thumbnail."""
     threads: int = 0
-    """Of the decoder; 0 takes every core. Not part of the hash: pictures do not depend on it."""
+    """Of the decoder; 0 takes every core. Not part of the hash: pictures do not depend on it, but
+    for those of damaged videos, which are decoded once more with one thread."""
 
     def __post_init__(self) -> None:
         _need(64 <= self.width_px <= 4096, "analysis.width_px", self.width_px, "64 to 4096")
@@ -175,7 +176,8 @@ class CurateConfig:
     min_clip_s: float = 0.9
     """Shorter clips are rejected as `short`."""
     max_clip_s: float = 10.0
-    """Longer shots are split evenly."""
+    """Longer shots are split evenly. A picture held for over a second (or this limit, if shorter)
+    is a clip of its own, rejected as `sparse` and not split."""
     min_side_px: int = 64
     """Videos with a smaller side are refused as `too_small`."""
     retries: int = 1

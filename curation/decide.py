@@ -1,6 +1,7 @@
 """Which clips are kept, from the stored scores alone."""
 
 from curation.config import CurateConfig
+from curation.shots import longest_held_us
 from curation.stages.analyse import ScoredClip
 
 
@@ -18,7 +19,10 @@ def reject_reason(clip: ScoredClip, config: CurateConfig) -> str | None:
 
     A score that is not valid rejects nothing.
     """
-    if clip.end_us - clip.start_us < round(config.min_clip_s * 1e6):
+    length_us = clip.end_us - clip.start_us
+    if clip.num_frames == 1 and length_us > longest_held_us(round(config.max_clip_s * 1e6)):
+        return "sparse"
+    if length_us < round(config.min_clip_s * 1e6):
         return "short"
     reasons = {
         "luma": ("dark", "bright"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from common.errors import DataError, VfmError
+from curation.machine import writing_to
 
 _VERSION = 1
 _TABLES = """
@@ -29,6 +30,16 @@ CREATE TABLE IF NOT EXISTS work (
     PRIMARY KEY (content_id, span, stage, params)
 );
 """
+_MENDS = {
+    sqlite3.SQLITE_BUSY: "another program has it open; close that",
+    sqlite3.SQLITE_LOCKED: "another program has it open; close that",
+    sqlite3.SQLITE_FULL: "its disk is full; free some space",
+    sqlite3.SQLITE_READONLY: "it is read-only; make its folder writable",
+    sqlite3.SQLITE_PERM: "this user may not write it; change its permissions",
+    sqlite3.SQLITE_CANTOPEN: "this user may not write its folder; change its permissions",
+    sqlite3.SQLITE_IOERR: "its disk gives errors or is full; check it",
+}
+"""What to do, by SQLite's kind of error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +58,13 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "ledger.sqlite"
-        try:
+        self._path = path = folder / "ledger.sqlite"
+        with self._explained():
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_TABLES)
-            version = self.meta("version")
-        except sqlite3.DatabaseError as error:
-            raise DataError(
-                f"{path} is damaged ({error}): remove the folder {folder} to begin again"
-            ) from error
+        version = self.meta("version")
         if version is None:
             self.set_meta("version", _VERSION)
         elif version != _VERSION:
@@ -66,67 +73,89 @@ class Ledger:
     def close(self) -> None:
         self._db.close()
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """All that is written inside is on disk at the end, or nothing of it."""
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._execute("ROLLBACK")
+            raise
+        self._execute("COMMIT")
+
     def meta(self, key: str) -> Any | None:
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        row = self._execute("SELECT value FROM meta WHERE key = ?", key).fetchone()
         return None if row is None else json.loads(row[0])
 
     def set_meta(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, json.dumps(value))
 
     def recall(self, content_id: str, span: str, stage: str, params: str) -> Any | None:
         """The results recorded for this work, or None."""
-        row = self._db.execute(
+        row = self._execute(
             "SELECT results FROM work WHERE content_id=? AND span=? AND stage=? AND params=?",
-            (content_id, span, stage, params),
+            *(content_id, span, stage, params),
         ).fetchone()
         return None if row is None else json.loads(row[0])
 
     def record(
         self, content_id: str, span: str, stage: str, params: str, results: Any, wall_s: float
     ) -> None:
-        self._db.execute(
+        self._execute(
             "INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?, ?)",
-            (content_id, span, stage, params, json.dumps(results), wall_s),
+            *(content_id, span, stage, params, json.dumps(results), wall_s),
         )
 
     def recorded(self, stage: str, params: str) -> dict[tuple[str, str], tuple[Any, float]]:
         """All results of a stage: (content, span) to (results, seconds of work)."""
-        rows = self._db.execute(
+        rows = self._execute(
             "SELECT content_id, span, results, wall_s FROM work WHERE stage=? AND params=?",
-            (stage, params),
+            *(stage, params),
         )
         return {(row[0], row[1]): (json.loads(row[2]), row[3]) for row in rows}
 
     def known_file(self, path: str, num_bytes: int, modified_ns: int) -> str | None:
         """The id of a file that has not changed since it was hashed."""
-        row = self._db.execute(
+        row = self._execute(
             "SELECT video_id FROM files WHERE path=? AND num_bytes=? AND modified_ns=?",
-            (path, num_bytes, modified_ns),
+            *(path, num_bytes, modified_ns),
         ).fetchone()
         return None if row is None else row[0]
 
     def remember_file(self, path: str, num_bytes: int, modified_ns: int, video_id: str) -> None:
-        self._db.execute(
+        self._execute(
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)",
-            (path, num_bytes, modified_ns, video_id),
+            *(path, num_bytes, modified_ns, video_id),
         )
 
-    def remember_source(self, video_id: str, source: str, path: str, captions: Any) -> None:
-        """A source of this folder; the first name under which its bytes came is the original."""
-        names = self._db.execute(
-            "SELECT source FROM sources WHERE video_id=? AND duplicate=0", (video_id,)
-        ).fetchone()
-        duplicate = names is not None and names[0] != source
-        self._db.execute(
+    def remember_source(self, source: KnownSource) -> None:
+        """Adds a source, or replaces the one of that id and name."""
+        self._execute(
             "INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?)",
-            (video_id, source, path, duplicate, json.dumps(captions)),
+            *(source.video_id, source.source, source.path, source.duplicate),
+            json.dumps(source.captions),
+        )
+
+    def forget_source(self, source: KnownSource) -> None:
+        """Leaves out one name of a video; what was measured of its content stays known."""
+        self._execute(
+            "DELETE FROM sources WHERE video_id=? AND source=?", source.video_id, source.source
         )
 
     def sources(self) -> list[KnownSource]:
-        """All sources that ever came to this folder, by name."""
-        rows = self._db.execute(
+        """All sources of this folder, by name."""
+        return self._sources("")
+
+    def sources_of(self, video_id: str) -> list[KnownSource]:
+        """The names of one video."""
+        return self._sources("WHERE video_id=?", video_id)
+
+    def _sources(self, where: str, *values: str) -> list[KnownSource]:
+        rows = self._execute(
             "SELECT video_id, source, path, duplicate, captions FROM sources "
-            "ORDER BY source, video_id"
+            f"{where} ORDER BY source, video_id",
+            *values,
         )
         return [
             KnownSource(
@@ -139,6 +168,31 @@ class Ledger:
             for row in rows
         ]
 
+    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        with self._explained():
+            return self._db.execute(statement, values)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Only what SQLite calls damage is told as damage; the rest has its own mend."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            path, folder = self._path, self._path.parent.parent
+            # The low byte of SQLite's extended codes is the kind.
+            kind = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+            if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise DataError(
+                    f"{path} is damaged ({error}): remove the whole folder {folder}, or choose "
+                    "another output folder"
+                ) from error
+            mend = _MENDS.get(kind)
+            if mend is None:
+                raise
+            raise VfmError(
+                f"{path} cannot be used ({error}): {mend}; the same command continues the run"
+            ) from error
+
 
 @contextlib.contextmanager
 def only_driver(folder: Path) -> Iterator[None]:
@@ -146,8 +200,10 @@ def only_driver(folder: Path) -> Iterator[None]:
 
     The kernel drops the lock with its process, so a killed driver leaves nothing to clean up.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a+") as file:
+    with contextlib.ExitStack() as stack:
+        with writing_to(folder.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((folder / "lock").open("a+"))
         _take(file, folder)
         file.seek(0)
         file.truncate()
@@ -159,7 +215,7 @@ def only_driver(folder: Path) -> Iterator[None]:
 def _take(file: IO[str], folder: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.seek(0)
         try:
             other = json.load(file)
@@ -170,3 +226,8 @@ def _take(file: IO[str], folder: Path) -> None:
             f"{folder.parent} is being written by {who}: wait for it, stop it, or choose another "
             "output folder"
         ) from None
+    except OSError as error:
+        raise VfmError(
+            f"{folder.parent} lies on a disk without locks ({error.strerror}): choose another "
+            "output folder"
+        ) from error

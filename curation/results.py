@@ -11,6 +11,7 @@ from curation.captions import Captions, Span
 from curation.config import CurateConfig
 from curation.decide import reject_reason
 from curation.ledger import KnownSource
+from curation.shard import ShardedClip
 from curation.stage import Failure
 from curation.stages.analyse import Analysis
 from curation.tables import ClipRow, VideoRow
@@ -60,10 +61,26 @@ class Collected:
         )
         self._fail(clip_id, self.sources[clip.video_id], failure, clip.seconds)
 
+    def set_sharded(self, sharded: Mapping[str, ShardedClip]) -> int:
+        """Gives clips the captions that their shards hold, which are never rewritten.
+
+        Returns how many should have another one by now.
+        """
+        num_differing = 0
+        for clip_id, there in sharded.items():
+            clip = self._clips.get(clip_id)
+            if clip is not None and (clip.caption or "") != there.caption:
+                num_differing += 1
+                self._clips[clip_id] = dataclasses.replace(
+                    clip, caption=there.caption or None, caption_source=there.caption_source
+                )
+        return num_differing
+
     def add_analysis(
         self,
         source: KnownSource,
         analysis: Analysis,
+        captions: Captions,
         config: CurateConfig,
         *,
         analysis_hash: str,
@@ -71,10 +88,6 @@ class Collected:
         thumbnails: Path,
     ) -> None:
         """A source that was read, whole or in part."""
-        captions = Captions(
-            spans=tuple(Span(**span) for span in source.captions["spans"]),
-            origin=source.captions["origin"],
-        )
         self.sources[source.video_id] = source
         self.num_analysed += 1
         self._duration_us += analysis.duration_us
@@ -156,10 +169,10 @@ class Collected:
         detail = f"same bytes as {original}"
         self._bare(source, "duplicate", "duplicate", detail, duration_us / 1e6, analysis_hash)
 
-    def add_unread(self, failure: Failure) -> None:
+    def add_unread(self, failure: Failure, path: str) -> None:
         """A file whose bytes could not be read, so it has no id."""
         source = KnownSource(
-            video_id="", source=failure.label, path=failure.label, duplicate=False, captions={}
+            video_id="", source=failure.label, path=path, duplicate=False, captions={}
         )
         self._fail("", source, failure, 0.0)
         self._others.append(Fate(kind="failed", reason=failure.reason, duration_us=0))
@@ -237,14 +250,21 @@ def collect(
     sources: Sequence[KnownSource],
     analyses: Mapping[str, Analysis],
     failures: Sequence[Failure],
+    unread: Sequence[tuple[Failure, str]],
     *,
     analysis_hash: str,
     transcode_hash: str,
     thumbnails: Path,
 ) -> Collected:
-    """All sources of the folder with what became of them, decided."""
+    """All sources of the folder with what became of them, decided.
+
+    Args:
+        failures: of sources.
+        unread: failures of files without an id, and their paths.
+    """
     found = Collected()
-    refused = {failure.content_id: failure for failure in failures if failure.content_id}
+    refused = {failure.content_id: failure for failure in failures}
+    captions = _captions(sources)
     originals = {source.video_id: source.source for source in sources if not source.duplicate}
     for source in sources:
         analysis = analyses.get(source.video_id)
@@ -256,6 +276,7 @@ def collect(
             found.add_analysis(
                 source,
                 analysis,
+                captions[source.video_id],
                 config,
                 analysis_hash=analysis_hash,
                 transcode_hash=transcode_hash,
@@ -263,9 +284,21 @@ def collect(
             )
         elif failure is not None:
             found.add_refused(source, failure, analysis_hash)
-    for failure in failures:
-        if not failure.content_id:
-            found.add_unread(failure)
+    for failure, path in unread:
+        found.add_unread(failure, path)
+    return found
+
+
+def _captions(sources: Sequence[KnownSource]) -> dict[str, Captions]:
+    """What is said of each video under the first of its names of which anything is said; the
+    original's name comes first."""
+    found: dict[str, Captions] = {}
+    for source in sorted(sources, key=lambda s: s.duplicate):
+        if source.video_id not in found or not found[source.video_id].spans:
+            found[source.video_id] = Captions(
+                spans=tuple(Span(**span) for span in source.captions["spans"]),
+                origin=source.captions["origin"],
+            )
     return found
 
 

@@ -5,11 +5,14 @@ brightness from 0 to 255, motion as a fraction of the picture's diagonal per sec
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 
+Row = TypeVar("Row", bound=tuple[Any, ...])
 SCORES = ("blur", "motion", "luma")
 
 
@@ -54,8 +57,8 @@ class FrameScorer:
 
     def over(self, start_us: int, end_us: int) -> dict[str, Score]:
         """The scores of a clip: medians over the samples that lie wholly in it."""
-        stills = [still for still in self._stills if start_us <= still[0] < end_us]
-        speeds = [p[2] for p in self._pairs if start_us <= p[0] and p[1] < end_us]
+        stills = within(self._stills, start_us, end_us)
+        speeds = [p[2] for p in within(self._pairs, start_us, end_us) if p[1] < end_us]
         return {
             "blur": _median([still[1] for still in stills if still[1] is not None]),
             "motion": _median(speeds),
@@ -67,6 +70,12 @@ class FrameScorer:
         flow = self._flow.calc(before, now, np.zeros((*now.shape, 2), np.float32))
         length = cv2.magnitude(flow[..., 0], flow[..., 1]).mean()
         return float(length) / math.hypot(*now.shape) / ((to_us - from_us) / 1e6)
+
+
+def within(rows: list[Row], start_us: int, end_us: int) -> list[Row]:
+    """The rows that begin inside a span; they are in order of time."""
+    first = bisect_left(rows, start_us, key=lambda row: row[0])
+    return rows[first : bisect_left(rows, end_us, lo=first, key=lambda row: row[0])]
 
 
 def sharpness(grey: np.ndarray) -> float | None:

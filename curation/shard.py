@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.errors import DataError
 from common.storage import atomic_path
 from curation.config import ShardConfig
 from curation.stages.transcode import EncodedClip
@@ -50,15 +51,42 @@ def bucket_of(width: int, height: int, duration_s: float, config: ShardConfig) -
     return f"{aspect}_{resolution}_{low}-{high}s"
 
 
-def sharded_ids(shards: Path) -> tuple[Manifest, set[str]]:
-    """The manifest of a folder, empty where there is none, and all clips that its shards hold."""
+@dataclass(frozen=True, kw_only=True)
+class ShardedClip:
+    """What a shard says of a clip and may since be said otherwise."""
+
+    caption: str
+    caption_source: str | None
+
+
+def read_sharded(shards: Path) -> tuple[Manifest, dict[str, ShardedClip]]:
+    """The manifest of a folder, empty where there is none, and all clips that its shards hold.
+
+    Raises `DataError` where a shard that the manifest names is gone or damaged.
+    """
     if not (shards / MANIFEST_NAME).exists():
-        return Manifest(), set()
+        return Manifest(), {}
     manifest = read_manifest(shards)
-    ids: set[str] = set()
+    clips: dict[str, ShardedClip] = {}
     for shard in manifest.shards:
-        ids.update(read_index(shards / shard.index_path).column("clip_id").to_pylist())
-    return manifest, ids
+        rows = read_index(shards / shard.index_path).select(
+            ["clip_id", "json_offset", "json_bytes"]
+        )
+        path = shards / shard.path
+        try:
+            with path.open("rb") as tar:
+                for row in rows.to_pylist():
+                    tar.seek(row["json_offset"])
+                    about = json.loads(tar.read(row["json_bytes"]))
+                    clips[row["clip_id"]] = ShardedClip(
+                        caption=about["caption"], caption_source=about["caption_source"]
+                    )
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(
+                f"{path} is gone or damaged ({error}): bring it back, or choose another output "
+                "folder"
+            ) from error
+    return manifest, clips
 
 
 @dataclass(kw_only=True)

@@ -1,5 +1,6 @@
 """Shots: PySceneDetect's detector, fed from our own decode with the frames' own timestamps."""
 
+from bisect import bisect_left, bisect_right
 from fractions import Fraction
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from scenedetect.detectors import AdaptiveDetector
 from curation.config import ShotsConfig
 
 _MICROSECOND = Fraction(1, 1_000_000)
+_LONGEST_HELD_US = 1_000_000
 
 
 class ShotFinder:
@@ -40,22 +42,51 @@ class ShotFinder:
         self._begin()
 
 
+def longest_held_us(max_clip_us: int) -> int:
+    """How long one picture may stand inside a clip. Beyond it there is no video but a slide or a
+    pause of a screen recording, and clips could not keep to their longest length."""
+    return min(_LONGEST_HELD_US, max_clip_us)
+
+
 def split_spans(
     span_us: tuple[int, int], cuts_us: list[int], starts_us: np.ndarray, max_clip_us: int
 ) -> list[tuple[int, int]]:
-    """A whole stretch into clips: at the cuts, and evenly where a shot is over the longest length.
+    """A whole stretch into clips: at the cuts, around pictures that are held too long, and evenly
+    where a shot is over the longest length.
+
+    No clip is longer than `max_clip_us` but those of one held picture.
 
     Args:
         span_us: first frame's start and last frame's end.
         cuts_us: starts of new shots, rising.
         starts_us: `int64 [n]`, starts of all frames; clips begin at frames only.
     """
-    edges = [span_us[0], *(c for c in cuts_us if span_us[0] < c < span_us[1]), span_us[1]]
+    first, last = span_us
+    inside = starts_us[np.searchsorted(starts_us, first) : np.searchsorted(starts_us, last)]
+    bounds = np.append(inside, last)
+    held = np.flatnonzero(np.diff(bounds) > longest_held_us(max_clip_us))
+    edges = {first, last, *bounds[held].tolist(), *bounds[held + 1].tolist()}
+    edges.update(cuts_us[bisect_right(cuts_us, first) : bisect_left(cuts_us, last)])
     clips: list[tuple[int, int]] = []
-    for start, end in pairwise(edges):
-        pieces = max(1, -(-(end - start) // max_clip_us))
-        ideal = [start + (end - start) * k // pieces for k in range(1, pieces)]
-        at = np.searchsorted(starts_us, ideal)
-        inner = sorted({int(starts_us[i]) for i in at if i < len(starts_us)} - {start, end})
-        clips += zip([start, *inner], [*inner, end], strict=True)
+    for start, end in pairwise(sorted(edges)):
+        clips += _pieces(start, end, inside, max_clip_us)
     return clips
+
+
+def _pieces(start: int, end: int, starts_us: np.ndarray, max_clip_us: int) -> list[tuple[int, int]]:
+    """One shot in the fewest even pieces that keep to the longest length."""
+    inner = starts_us[np.searchsorted(starts_us, start + 1) : np.searchsorted(starts_us, end)]
+    if end - start <= max_clip_us or not len(inner):
+        return [(start, end)]
+    fewest = -(-(end - start) // max_clip_us)
+    # Pieces begin at frames, so even ones may be over the limit by a frame: then one more.
+    for count in range(fewest, 2 * fewest + 2):
+        ideal = [start + (end - start) * k // count for k in range(1, count)]
+        at = np.searchsorted(inner, ideal)
+        edges = [start, *sorted({int(inner[i]) for i in at if i < len(inner)}), end]
+        if max(b - a for a, b in pairwise(edges)) <= max_clip_us:
+            return list(pairwise(edges))
+    edges = [start]
+    while end - edges[-1] > max_clip_us:
+        edges.append(int(inner[np.searchsorted(inner, edges[-1] + max_clip_us, "right") - 1]))
+    return list(pairwise([*edges, end]))

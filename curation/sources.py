@@ -1,10 +1,15 @@
 """Which files are sources, and the ids of videos and clips."""
 
+import contextlib
 import hashlib
-from dataclasses import dataclass
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.errors import VfmError
+from common.errors import MediaError
 
 _OF_PICTURES = (
     ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
@@ -17,6 +22,36 @@ name: a sound file in a folder of videos is likelier a mistake than a wish."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class FileState:
+    """What changes with every write to a file."""
+
+    num_bytes: int
+    modified_ns: int
+
+
+def state_of(path: str) -> FileState:
+    """Raises `MediaError`: `missing` or `unreadable`."""
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        raise MediaError("missing", f"{path} does not exist any more") from None
+    except OSError as error:
+        raise MediaError("unreadable", f"{path}: {error.strerror or error}") from None
+    return FileState(num_bytes=status.st_size, modified_ns=status.st_mtime_ns)
+
+
+@contextlib.contextmanager
+def unchanged(path: str, state: FileState | None) -> Iterator[None]:
+    """Raises `MediaError` where a file is not in that state before the work on it or after;
+    None checks nothing."""
+    for moment in ("before", "after"):
+        if state is not None and state_of(path) != state:
+            raise MediaError("changed", f"{path} was written to after its id had been taken")
+        if moment == "before":
+            yield
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourceFile:
     """A file of the input. `source` is its path in the input folder, with forward slashes."""
 
@@ -24,6 +59,8 @@ class SourceFile:
     path: str
     content_id: str = ""
     """The video's id; empty until its bytes have been read."""
+    state: FileState | None = None
+    """Of the file when those bytes were read."""
 
     @property
     def span(self) -> str:
@@ -34,29 +71,117 @@ class SourceFile:
         return self.source
 
 
-def find_sources(folder: Path) -> tuple[list[SourceFile], list[str]]:
-    """The candidate files of a folder in order of name, and the names of the other files.
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A place in the input that should have given videos and cannot."""
 
-    A single file is its own folder. Hidden files and folders are passed over.
+    source: str
+    path: str
+    reason: str
+    detail: str
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What a folder holds, each list in order of name."""
+
+    files: list[SourceFile] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    """Names of files of other kinds."""
+    refused: list[Refusal] = field(default_factory=list)
+
+
+def find_sources(folder: Path) -> tuple[list[SourceFile], list[str]]:
+    """The candidate files of a folder and the names of the other files; see `scan`."""
+    found = scan(folder)
+    return found.files, found.others
+
+
+def scan(folder: Path, *, without: Path | None = None) -> Found:
+    """Everything in a folder, at any depth. A single file is its own folder.
+
+    Links are followed, each folder is entered once, and hidden files and folders are passed over.
+
+    Args:
+        without: a folder that is left out wherever a link leads to it.
     """
-    if folder.is_file():
-        return [SourceFile(source=folder.name, path=str(folder))], []
-    candidates: list[SourceFile] = []
-    others: list[str] = []
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        if any(part.startswith(".") for part in relative.parts) or not path.is_file():
-            continue
+    found = Found()
+    if not folder.is_dir():
+        _take(found, folder, folder.name)
+        return found
+    entered: set[tuple[int, int]] = set()
+    if without is not None and without.is_dir():
+        entered.add(_identity(without))
+    # Links wait until all real folders are known, so that a file goes by its real name.
+    folders, links = [(folder, "")], deque[tuple[Path, str]]()
+    while folders or links:
+        at, prefix = folders.pop() if folders else links.popleft()
         try:
-            name = relative.as_posix()
-            name.encode()
-        except UnicodeEncodeError:
-            raise VfmError(f"a file name in {folder} is not UTF-8: {name!r}; rename it") from None
-        if path.suffix.lower() in EXTENSIONS:
-            candidates.append(SourceFile(source=name, path=str(path)))
-        else:
-            others.append(name)
-    return candidates, others
+            identity = _identity(at)
+            if identity in entered:
+                continue
+            entered.add(identity)
+            with os.scandir(at) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            detail = f"the folder cannot be read: {error.strerror or error}"
+            found.refused.append(
+                Refusal(
+                    source=printable(prefix),
+                    path=printable(str(at)),
+                    reason="unreadable",
+                    detail=detail,
+                )
+            )
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path, name = at / entry.name, prefix + entry.name
+            if entry.is_symlink() and os.path.isdir(path):  # noqa: PTH112 (never raises)
+                links.append((path, name + "/"))
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append((path, name + "/"))
+            else:
+                _take(found, path, name)
+    found.files.sort(key=lambda file: file.source.split("/"))
+    found.others.sort(key=lambda name: name.split("/"))
+    found.refused.sort(key=lambda refusal: refusal.source.split("/"))
+    return found
+
+
+def _take(found: Found, path: Path, name: str) -> None:
+    if path.suffix.lower() not in EXTENSIONS:
+        found.others.append(printable(name))
+        return
+    reason, detail = "unreadable", ""
+    try:
+        str(path).encode()
+        if not stat.S_ISREG(path.stat().st_mode):
+            detail = "is no ordinary file"
+    except UnicodeEncodeError:
+        reason, detail = "bad_name", "its name is not UTF-8: rename it"
+    except FileNotFoundError:
+        reason, detail = "missing", "is a link to nothing"
+    except OSError as error:
+        detail = error.strerror or str(error)
+    if detail:
+        where, name = printable(str(path)), printable(name)
+        found.refused.append(
+            Refusal(source=name, path=where, reason=reason, detail=f"{name}: {detail}")
+        )
+    else:
+        found.files.append(SourceFile(source=name, path=str(path)))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def printable(name: str) -> str:
+    """A file's name for people: bytes that are not UTF-8 as their numbers."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def video_id_of(path: Path) -> str:

@@ -15,6 +15,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from common.errors import MediaError
 
+NOT_LASTING = frozenset(["missing", "unreadable", "changed", "being_written"])
+"""Failures of the place where a file lies, or of the moment: the content may be fine, so they are
+tried again and never recorded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
@@ -74,9 +78,10 @@ Out = TypeVar("Out")
 class Stage(ABC, Generic[In, Out]):
     """One step of a pipeline.
 
-    `process` raises `MediaError` where the item is at fault; any other exception counts as the
-    world's fault and is retried. It may also return `Failure`s among its results, for parts that
-    failed alone.
+    `process` raises `MediaError` where the item is at fault, and `VfmError` where the run cannot
+    go on; any other exception counts as the world's fault and is retried, as are `MediaError`s
+    for one of the reasons in `NOT_LASTING`. It may also return `Failure`s among its results, for
+    parts that failed alone; those it has tried again by itself.
     """
 
     name: str
@@ -111,9 +116,9 @@ class Stage(ABC, Generic[In, Out]):
 
 
 def failure_of(item: Item, stage: str, attempts: int, error: Exception) -> Failure:
-    """An exception as a record; `MediaError`s are lasting."""
+    """An exception as a record; `MediaError`s are lasting but for those in `NOT_LASTING`."""
     if isinstance(error, MediaError):
-        reason, detail, lasting = error.reason, error.detail, True
+        reason, detail, lasting = error.reason, error.detail, error.reason not in NOT_LASTING
     elif isinstance(error, TimeoutError):
         reason, detail, lasting = "timeout", str(error) or "took too long", False
     else:

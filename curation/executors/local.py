@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from common.errors import MediaError
+from common.errors import VfmError
 from curation.pipeline import Memory
 from curation.stage import Failure, Item, Stage, failure_of
 
@@ -57,9 +57,12 @@ def attempt(stage: Stage[Any, Any], item: Item) -> Sequence[Any]:
         try:
             with _deadline(stage, item):
                 return stage.process(item)
+        except VfmError:
+            raise
         except Exception as error:
-            if isinstance(error, MediaError) or number > stage.retries:
-                return [failure_of(item, stage.name, number, error)]
+            failure = failure_of(item, stage.name, number, error)
+            if failure.lasting or number > stage.retries:
+                return [failure]
     raise AssertionError("unreachable")
 
 

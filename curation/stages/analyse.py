@@ -9,12 +9,13 @@ import cv2
 import numpy as np
 
 from common.errors import MediaError
-from common.media import VideoReader
+from common.media import Health, VideoInfo, VideoReader
 from common.storage import write_atomic
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
-from curation.scores import FrameScorer, Score
+from curation.machine import writing_to
+from curation.scores import FrameScorer, Score, within
 from curation.shots import ShotFinder, split_spans
-from curation.sources import SourceFile, clip_id_of
+from curation.sources import SourceFile, clip_id_of, unchanged
 from curation.stage import Failure, Resources, Stage
 
 _SHORTEST_THUMBNAIL_GAP_US = 100_000
@@ -65,7 +66,7 @@ class Analyse(Stage[SourceFile, Analysis]):
     """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
 
     name = "analyse"
-    version = 1
+    version = 2
 
     def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
         self._shots: ShotsConfig = config.shots
@@ -87,7 +88,15 @@ class Analyse(Stage[SourceFile, Analysis]):
         }
 
     def process(self, item: SourceFile) -> Sequence[Analysis | Failure]:
-        with VideoReader(item.path, num_threads=self._analysis.threads) as reader:
+        with unchanged(item.path, item.state):
+            seen = self._decode(item, self._analysis.threads)
+            if seen.health.num_errors and self._analysis.threads != 1:
+                # What a decoder makes of damage depends on its threads.
+                seen = self._decode(item, 1)
+        return [self._judge(item, seen)]
+
+    def _decode(self, item: SourceFile, num_threads: int) -> "_Seen":
+        with VideoReader(item.path, num_threads=num_threads) as reader:
             info = reader.info
             if min(info.width, info.height) < self._min_side_px:
                 raise Refused(
@@ -95,39 +104,46 @@ class Analyse(Stage[SourceFile, Analysis]):
                     f"{info.width}x{info.height} pixels, under {self._min_side_px}",
                     info.duration_s,
                 )
-            return [self._analyse(item, reader)]
+            size = reduced_size(info.width, info.height, self._analysis.width_px)
+            finder = ShotFinder(self._shots, fps=info.fps)
+            scorer = FrameScorer(self._analysis.samples_per_s)
+            strip = _Strip(self._analysis.thumbnail_px, gap_us=self._max_clip_us // 4)
+            starts: list[int] = []
+            end_us = 0
+            for frame in reader.frames():
+                pts_us = _us(frame.pts_s)
+                if starts and pts_us > end_us + 1:  # frames tile the time, but for holes
+                    finder.interrupt()
+                    scorer.interrupt()
+                end_us = _us(frame.pts_s + frame.duration_s)
+                bgr = cv2.cvtColor(reader.rgb(frame.picture, size=size), cv2.COLOR_RGB2BGR)
+                finder.feed(pts_us, bgr)
+                if scorer.feed(pts_us, bgr):
+                    strip.feed(pts_us, bgr)
+                starts.append(pts_us)
+            return _Seen(
+                info=info,
+                health=reader.health,
+                starts_us=np.array(starts, dtype=np.int64),
+                end_us=end_us,
+                cuts_us=finder.cuts_us,
+                scorer=scorer,
+                strip=strip,
+            )
 
-    def _analyse(self, item: SourceFile, reader: VideoReader) -> Analysis:
-        info = reader.info
-        size = reduced_size(info.width, info.height, self._analysis.width_px)
-        finder = ShotFinder(self._shots, fps=info.fps)
-        scorer = FrameScorer(self._analysis.samples_per_s)
-        strip = _Strip(self._analysis.thumbnail_px, gap_us=self._max_clip_us // 4)
-        starts: list[int] = []
-        end_us = 0
-        for frame in reader.frames():
-            pts_us = _us(frame.pts_s)
-            if starts and pts_us > end_us + 1:  # frames tile the time, but for holes
-                finder.interrupt()
-                scorer.interrupt()
-            end_us = _us(frame.pts_s + frame.duration_s)
-            bgr = cv2.cvtColor(reader.rgb(frame.picture, size=size), cv2.COLOR_RGB2BGR)
-            finder.feed(pts_us, bgr)
-            if scorer.feed(pts_us, bgr):
-                strip.feed(pts_us, bgr)
-            starts.append(pts_us)
-        if len(starts) < 2:
+    def _judge(self, item: SourceFile, seen: "_Seen") -> Analysis:
+        info, stamps, end_us = seen.info, seen.starts_us, seen.end_us
+        if len(stamps) < 2:
             raise Refused(
                 "too_few_frames",
-                f"{item.source} has {len(starts)} usable frame: a video needs two",
+                f"{item.source} has {len(stamps)} usable frame: a video needs two",
                 info.duration_s,
             )
-        lost = [(_us(a), _us(b)) for a, b in reader.health.lost_s if _us(b) > _us(a)]
+        lost = [(_us(a), _us(b)) for a, b in seen.health.lost_s if _us(b) > _us(a)]
         duration_us = max([end_us, *(b for _, b in lost)])
-        stamps = np.array(starts, dtype=np.int64)
         spans: list[tuple[int, int]] = []
         for stretch in _stretches(stamps, end_us, lost):
-            spans += split_spans(stretch, finder.cuts_us, stamps, self._max_clip_us)
+            spans += split_spans(stretch, seen.cuts_us, stamps, self._max_clip_us)
         lost = _rest(spans, duration_us)
         clips = [
             ScoredClip(
@@ -135,14 +151,15 @@ class Analyse(Stage[SourceFile, Analysis]):
                 start_us=start,
                 end_us=end,
                 num_frames=int(np.searchsorted(stamps, end) - np.searchsorted(stamps, start)),
-                scores=scorer.over(start, end),
+                scores=seen.scorer.over(start, end),
             )
             for start, end in spans
         ]
-        for clip in clips:
-            jpeg = strip.nearest((clip.start_us + clip.end_us) // 2, clip.start_us, clip.end_us)
-            if jpeg is not None:
-                write_atomic(self._thumbnails / f"{clip.clip_id}.jpg", jpeg)
+        with writing_to(self._thumbnails):
+            for clip in clips:
+                jpeg = seen.strip.nearest(clip.start_us, clip.end_us)
+                if jpeg is not None:
+                    write_atomic(self._thumbnails / f"{clip.clip_id}.jpg", jpeg)
         return Analysis(
             video_id=item.content_id,
             width=info.width,
@@ -154,8 +171,8 @@ class Analyse(Stage[SourceFile, Analysis]):
             has_audio=info.has_audio,
             num_bytes=info.num_bytes,
             duration_us=duration_us,
-            num_frames=len(starts),
-            num_errors=reader.health.num_errors,
+            num_frames=len(stamps),
+            num_errors=seen.health.num_errors,
             lost_us=lost,
             clips=clips,
         )
@@ -218,7 +235,8 @@ class _Strip:
     def __init__(self, width_px: int, *, gap_us: int) -> None:
         self._width_px = width_px
         self._gap_us = max(gap_us, _SHORTEST_THUMBNAIL_GAP_US)
-        self._jpegs: dict[int, bytes] = {}
+        self._jpegs: list[tuple[int, bytes]] = []
+        """With their times, rising."""
         self._limit = 512
 
     def feed(self, pts_us: int, bgr: np.ndarray) -> None:
@@ -227,24 +245,36 @@ class _Strip:
         if scale < 1:
             size = (self._width_px, max(1, round(height * scale)))
             bgr = cv2.resize(bgr, size, interpolation=cv2.INTER_AREA)
-        self._jpegs[pts_us] = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
+        jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
+        self._jpegs.append((pts_us, jpeg))
         if len(self._jpegs) > self._limit:
             self._thin()
 
-    def nearest(self, pts_us: int, start_us: int, end_us: int) -> bytes | None:
-        """The picture nearest to a time, inside the clip if one is."""
-        inside = [at for at in self._jpegs if start_us <= at < end_us]
-        if not inside:
-            return None
-        return self._jpegs[min(inside, key=lambda at: abs(at - pts_us))]
+    def nearest(self, start_us: int, end_us: int) -> bytes | None:
+        """The picture nearest to the middle of a span, if there is one in it."""
+        middle_us = (start_us + end_us) // 2
+        inside = within(self._jpegs, start_us, end_us)
+        return min(inside, key=lambda entry: abs(entry[0] - middle_us))[1] if inside else None
 
     def _thin(self) -> None:
         """Drops pictures that have a nearer neighbour than the gap, oldest first."""
-        kept: dict[int, bytes] = {}
-        last = None
-        for at, jpeg in self._jpegs.items():
-            if last is None or at - last >= self._gap_us:
-                kept[at] = jpeg
-                last = at
+        kept: list[tuple[int, bytes]] = []
+        for at, jpeg in self._jpegs:
+            if not kept or at - kept[-1][0] >= self._gap_us:
+                kept.append((at, jpeg))
         self._jpegs = kept
         self._limit = 2 * max(len(kept), 256)
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """What one decode of a source gave."""
+
+    info: VideoInfo
+    health: Health
+    starts_us: np.ndarray
+    """`int64 [n]`"""
+    end_us: int
+    cuts_us: list[int]
+    scorer: FrameScorer
+    strip: _Strip

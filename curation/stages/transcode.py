@@ -15,6 +15,8 @@ from common.media import RawFrame, VideoReader
 from common.storage import atomic_path
 from common.video_writer import VideoWriter
 from curation.config import TranscodeConfig
+from curation.machine import is_machine_fault, writing_to
+from curation.sources import FileState, unchanged
 from curation.stage import Failure, Resources, Stage, failure_of
 
 
@@ -48,6 +50,10 @@ class SourceOrder:
     source: str
     path: str
     clips: list[ClipOrder]
+    num_threads: int = 0
+    """Of the decoder; 0 takes every core. Damaged sources need the one that analysed them."""
+    state: FileState | None = None
+    """Of the file when its id was taken."""
 
     @property
     def span(self) -> str:
@@ -91,7 +97,7 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
     distances between them, so variable frame rates stay as they are."""
 
     name = "transcode"
-    version = 1
+    version = 2
 
     def __init__(self, config: TranscodeConfig, spool: Path, *, retries: int) -> None:
         self._config = config
@@ -105,21 +111,34 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
         return {**asdict(self._config), "libraries": versions}
 
     def process(self, item: SourceOrder) -> Sequence[EncodedClip | Failure]:
-        results: list[EncodedClip | Failure] = []
-        with VideoReader(item.path, num_threads=0) as reader:
-            frames = _Cursor(
-                reader.frames(
-                    start_s=item.clips[0].start_us / 1e6, end_s=item.clips[-1].end_us / 1e6
-                )
-            )
-            for clip in item.clips:
+        results: dict[str, EncodedClip | Failure] = {}
+        waiting = item.clips
+        with unchanged(item.path, item.state), writing_to(self._spool):
+            for attempt in range(1, self.retries + 2):
+                results.update(self._pass(item, waiting, attempt))
+                waiting = [clip for clip in waiting if _may_succeed(results[clip.clip_id])]
+                if not waiting:
+                    break
+        return [results[clip.clip_id] for clip in item.clips]
+
+    def _pass(
+        self, item: SourceOrder, clips: list[ClipOrder], attempt: int
+    ) -> Iterator[tuple[str, EncodedClip | Failure]]:
+        """One decode for some clips of a source, which fail alone.
+
+        From the start on even where the first of them lies late: the analysis read so too, and in
+        some formats (intra refresh, broken indexes, damage) pictures after a seek are others.
+        A resumed run pays for that with a decode of what it passes over, without encoding it.
+        """
+        with VideoReader(item.path, num_threads=item.num_threads) as reader:
+            frames = _Cursor(reader.frames(end_s=clips[-1].end_us / 1e6))
+            for clip in clips:
                 try:
-                    results.append(self._encode(clip, reader, frames))
-                except (MediaError, ValueError, OSError, FFmpegError) as error:
-                    if isinstance(error, OSError) and not isinstance(error, FFmpegError):
-                        raise  # a full disk is not the clip's fault
-                    results.append(failure_of(clip, self.name, 1, error))
-        return results
+                    yield clip.clip_id, self._encode(clip, reader, frames)
+                except (MediaError, ValueError, FFmpegError) as error:
+                    if isinstance(error, FFmpegError) and is_machine_fault(error):
+                        raise
+                    yield clip.clip_id, failure_of(clip, self.name, attempt, error)
 
     def _encode(self, clip: ClipOrder, reader: VideoReader, frames: "_Cursor") -> EncodedClip:
         clock = reader.time_base
@@ -168,6 +187,10 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
             fps=fps,
             keyframes_s=[float(tick * clock) for tick in writer.keyframes],
         )
+
+
+def _may_succeed(result: EncodedClip | Failure) -> bool:
+    return isinstance(result, Failure) and not result.lasting
 
 
 class _Cursor:

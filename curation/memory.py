@@ -1,0 +1,86 @@
+"""What stages did before, from the ledger, and how long they took in this run."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from curation.ledger import Ledger
+from curation.pipeline import Memory
+from curation.stage import NOT_LASTING, Failure, Item, Stage, failure_to_dict
+from curation.stages.analyse import Analyse, Analysis, analysis_from_dict, analysis_to_dict
+from curation.stages.ingest import Ingest
+from curation.stages.transcode import ClipOrder, EncodedClip, Transcode
+
+
+class Work:
+    """The executors' memory, in a ledger. Results of one item are recorded together or not at all.
+
+    Args:
+        spool: folder of the encoded clips, `CLIP_ID.mp4`.
+    """
+
+    def __init__(self, ledger: Ledger, spool: Path) -> None:
+        self._ledger = ledger
+        self._spool = spool
+        self.memory = Memory(recall=self._recall, record=self._record)
+        self.clock: dict[str, dict[str, float]] = {}
+        """Stage to items, seconds of work, and seconds and frames of footage."""
+
+    def encoded(self, stage: Transcode, order: ClipOrder) -> EncodedClip | Failure | None:
+        """What became of a clip before; None where it is still to be encoded."""
+        raw = self._ledger.recall(order.content_id, order.span, stage.name, stage.params_hash)
+        if raw is None:
+            return None
+        if "lasting" in raw:
+            return _lasting(raw)
+        clip = EncodedClip(**raw)
+        path = self._spool / f"{clip.clip_id}.mp4"
+        whole = path.is_file() and path.stat().st_size == clip.num_bytes
+        return clip if whole else None
+
+    def decoded_sources(self, stage: Transcode) -> int:
+        """How many sources that stage has ever met."""
+        done = self._ledger.recorded(stage.name, stage.params_hash)
+        return len({video_id for video_id, _ in done})
+
+    def _recall(self, stage: Stage[Any, Any], item: Item) -> Sequence[Any] | None:
+        if not isinstance(stage, Analyse):
+            return None
+        raw = self._ledger.recall(item.content_id, item.span, stage.name, stage.params_hash)
+        if raw is None:
+            return None
+        if "lasting" in raw:
+            failure = _lasting(raw)
+            return None if failure is None else [failure]
+        return [analysis_from_dict(raw)]
+
+    def _record(
+        self, stage: Stage[Any, Any], item: Item, results: Sequence[Any], wall_s: float
+    ) -> None:
+        clock = self.clock.setdefault(stage.name, {"items": 0, "wall_s": 0.0})
+        clock["items"] += 1
+        clock["wall_s"] += wall_s
+        if isinstance(stage, Ingest):
+            return
+        with self._ledger.together():
+            for result in results:
+                if isinstance(result, Failure):
+                    if result.lasting:
+                        self._keep(stage, result, failure_to_dict(result), wall_s)
+                    continue
+                if isinstance(result, Analysis):
+                    seconds, key, value = result.duration_us / 1e6, item, analysis_to_dict(result)
+                else:
+                    seconds, key, value = result.duration_s, result, asdict(result)
+                clock["seconds"] = clock.get("seconds", 0.0) + seconds
+                clock["frames"] = clock.get("frames", 0) + result.num_frames
+                self._keep(stage, key, value, wall_s / len(results))
+
+    def _keep(self, stage: Stage[Any, Any], key: Item, value: Any, wall_s: float) -> None:
+        self._ledger.record(key.content_id, key.span, stage.name, stage.params_hash, value, wall_s)
+
+
+def _lasting(raw: dict[str, Any]) -> Failure | None:
+    """A recorded failure, unless its reason has since been found to pass."""
+    return None if raw["reason"] in NOT_LASTING else Failure(**raw)

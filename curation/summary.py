@@ -1,0 +1,90 @@
+"""What a run leaves for people: its accounting, its failures with commands, the closing table."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from common.storage import write_atomic
+from curation.config import CurateConfig
+from curation.tables import write_failed
+
+
+def stage_rates(clock: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """Stage to items, seconds of work and rates."""
+    stages = {}
+    for name, spent in clock.items():
+        busy_s = max(spent["wall_s"], 1e-9)
+        stages[name] = {"items": spent["items"], "wall_s": round(spent["wall_s"], 3)}
+        for unit in ("seconds", "frames"):
+            if unit in spent:
+                stages[name][f"video_{unit}_per_s"] = round(spent[unit] / busy_s, 2)
+    return stages
+
+
+def bottleneck(stages: dict[str, dict[str, Any]], wall_s: float) -> str:
+    """One sentence."""
+    if not stages:
+        return "Nothing was left to do."
+    name = max(stages, key=lambda n: stages[n]["wall_s"])
+    share = stages[name]["wall_s"] / max(wall_s, 1e-9)
+    rate = stages[name].get("video_seconds_per_s")
+    text = f"The slowest stage is {name}: {share:.0%} of the time"
+    return f"{text}, {rate:.1f} s of video per second." if rate else f"{text}."
+
+
+def write_summary(path: Path, summary: dict[str, Any]) -> None:
+    text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+    write_atomic(path, text.encode())
+
+
+def write_failures(path: Path, entries: list[dict[str, Any]], config: CurateConfig) -> None:
+    """Each entry with the command that meets it again, alone and in a folder of its own."""
+    again = f"{Path(config.output).absolute()}-again"
+    lines = []
+    for entry in entries:
+        words = [f"input={entry['path']}", f"output={again}", *_overrides(config)]
+        command = shlex.join(["vfm", "curate", *words])
+        lines.append({k: v for k, v in entry.items() if k != "path"} | {"command": command})
+    write_failed(path, lines)
+
+
+def print_summary(console: Console, summary: dict[str, Any], report: Path) -> None:
+    table = Table("", "clips", "seconds", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("kept", str(summary["clips_kept"]), f"{summary['seconds_kept']:.1f}")
+    for kind in ("rejected", "failed"):
+        for reason, seconds in summary[f"seconds_{kind}"].items():
+            count = summary[f"clips_{kind}"].get(reason)
+            shown = "" if count is None else str(count)
+            table.add_row(f"{kind}: {reason}", shown, f"{seconds:.1f}")
+    table.add_row("in", str(summary["clips_in"]), f"{summary['seconds_in']:.1f}")
+    console.print(table)
+    for name, problem in summary["caption_problems"].items():
+        console.print(f"caption left out: {name} {problem}", markup=False)
+    if summary["captions_not_in_shards"]:
+        console.print(
+            f"{summary['captions_not_in_shards']} clips lie in shards with other captions than "
+            "they have now; shards are never rewritten: for the new ones choose another output"
+        )
+    if summary["files_ignored"]:
+        console.print(f"{len(summary['files_ignored'])} files are no videos, ignored")
+    console.print(str(report), markup=False, highlight=False, soft_wrap=True)
+
+
+def _overrides(config: Any, default: Any = None, prefix: str = "") -> Iterator[str]:
+    """`key=value` for everything that is not at its default, input and output left out."""
+    default = default or CurateConfig(input="", output="")
+    for field in fields(config):
+        value, usual = getattr(config, field.name), getattr(default, field.name)
+        if is_dataclass(value):
+            yield from _overrides(value, usual, f"{prefix}{field.name}.")
+        elif value != usual and prefix + field.name not in ("input", "output"):
+            shown = json.dumps(value) if isinstance(value, bool | list) or value is None else value
+            yield f"{prefix}{field.name}={shown}"
