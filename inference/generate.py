@@ -73,19 +73,21 @@ def generate(
 
 def check_shape(generator: Generator, shape: VideoShape) -> tuple[int, int, int, int]:
     """The latent `[C, t, h, w]` of a shape. Raises `ConfigError` where it does not divide."""
-    tokenizer, (_, patch_h, patch_w) = generator.encoding.tokenizer, generator.encoding.patch
-    extra = (shape.num_frames - 1) % tokenizer.temporal
-    if extra:
-        raise ConfigError(
-            f"num_frames={shape.num_frames} must be 1 plus a multiple of {tokenizer.temporal}; "
-            f"nearest are {shape.num_frames - extra} and "
-            f"{shape.num_frames - extra + tokenizer.temporal}"
-        )
-    for name, value, patch in (("width", shape.width, patch_w), ("height", shape.height, patch_h)):
-        unit = tokenizer.spatial * patch
-        if value % unit:
-            raise ConfigError(
-                f"{name}={value} must be a multiple of {unit}; nearest are "
-                f"{max(value // unit, 1) * unit} and {(value // unit + 1) * unit}"
-            )
+    tokenizer, (patch_t, patch_h, patch_w) = generator.encoding.tokenizer, generator.encoding.patch
+    # The first latent frame is one frame, each other `temporal`.
+    first = 1 + tokenizer.temporal * (patch_t - 1)
+    _check_divides("num_frames", shape.num_frames, tokenizer.temporal * patch_t, first)
+    _check_divides("width", shape.width, tokenizer.spatial * patch_w)
+    _check_divides("height", shape.height, tokenizer.spatial * patch_h)
     return latent_shape(tokenizer, shape.num_frames, shape.height, shape.width)
+
+
+def _check_divides(name: str, value: int, unit: int, first: int | None = None) -> None:
+    """Refuses what is not `first` (`unit` itself where none is given) plus a multiple of `unit`."""
+    least = unit if first is None else first
+    if value >= least and (value - least) % unit == 0:
+        return
+    below = least + max(value - least, 0) // unit * unit
+    near = f"nearest are {below} and {below + unit}" if value > least else f"the least is {least}"
+    rule = f"a multiple of {unit}" if first is None else f"{first} plus a multiple of {unit}"
+    raise ConfigError(f"{name}={value} must be {rule}; {near}")
