@@ -1,7 +1,9 @@
 """One training step: packs in, weighted denoising loss, gradients out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,6 +65,31 @@ def weighted_loss(
     if prepared.loss_mask is not None:
         weighted = weighted * prepared.loss_mask
     return weighted.sum()
+
+
+def add_gradients(
+    network: Network,
+    objective: Objective,
+    packs: Iterable[Prepared],
+    *,
+    num_tokens: int,
+    seed: int,
+    step: int,
+    autocast: AbstractContextManager[Any],
+) -> float:
+    """Adds the gradients of the loss of `packs` to the network's parameters; returns the loss.
+
+    The loss is the mean over the `num_tokens` that count in all packs together, so several packs
+    give what one pack of all their samples would. One pack at a time is in memory.
+    """
+    total = 0.0
+    for prepared in packs:
+        sigma, noise = draws(objective, seed, step, prepared)
+        with autocast:
+            loss = weighted_loss(network, objective, prepared, sigma, noise)
+        (loss / num_tokens).backward()
+        total += float(loss.detach())
+    return total / num_tokens
 
 
 def num_loss_tokens(batches: Sequence[Batch]) -> int:

@@ -6,6 +6,7 @@ weights and losses as one that was not: on a CPU bit for bit, on a GPU up to the
 kernels add.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -40,7 +41,7 @@ from training.optimizer import (
 from training.progress import RunProgress
 from training.run_folder import RunFolder
 from training.setup import compression_of, get_tokenizer, make_spec
-from training.step import draws, drop_text, num_loss_tokens, prepare, weighted_loss
+from training.step import Prepared, add_gradients, drop_text, num_loss_tokens, prepare
 from training.stop import StopRequest
 from training.validation import validate
 
@@ -183,15 +184,15 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.zero_grad(set_to_none=True)
-        total, num_tokens = 0.0, num_loss_tokens(batches)
-        for batch in batches:
-            dropped = drop_text(config.seed, step, batch.sample_ids, config.text_dropout)
-            prepared = prepare(batch, self.encoding, dropped)
-            sigma, noise = draws(self.objective, config.seed, step, prepared)
-            with self._autocast():
-                loss = weighted_loss(self.network, self.objective, prepared, sigma, noise)
-            (loss / num_tokens).backward()
-            total += float(loss.detach())
+        loss = add_gradients(
+            self.network,
+            self.objective,
+            (self._prepare(batch) for batch in batches),
+            num_tokens=num_loss_tokens(batches),
+            seed=config.seed,
+            step=step,
+            autocast=self._autocast(),
+        )
         for parameter in self.network.parameters():
             # The null token has no gradient in a step that drops no text; the optimizer's state
             # must not depend on when it first had one.
@@ -202,17 +203,22 @@ class Trainer:
                 self.network.parameters(), config.optimizer.clip_grad_norm
             )
         )
-        if not torch.tensor([total, grad_norm]).isfinite().all():
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             ids = [i for b in batches for i in b.sample_ids]
             raise TrainingError(
-                f"step {step + 1}: loss {total / num_tokens}, gradient norm {grad_norm} "
+                f"step {step + 1}: loss {loss}, gradient norm {grad_norm} "
                 f"(samples {', '.join(ids[:8])}); lower optimizer.lr={config.optimizer.lr} or "
                 f"raise optimizer.warmup_steps={config.optimizer.warmup_steps}, and run the same "
                 "command into another output"
             )
         self.optimizer.step()
         self.ema.update(self.parameters, step + 1)
-        return total / num_tokens, grad_norm, lr
+        return loss, grad_norm, lr
+
+    def _prepare(self, batch: Batch) -> Prepared:
+        config = self.config
+        dropped = drop_text(config.seed, self.step, batch.sample_ids, config.text_dropout)
+        return prepare(batch, self.encoding, dropped)
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.precision == "bf16"

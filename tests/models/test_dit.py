@@ -210,3 +210,18 @@ def test_text_of_another_length_is_refused():
     x, c_noise, text, layout = make_pack()
     with pytest.raises(ValueError, match="text holds 7 tokens, the layout says 8"):
         model(x, c_noise, text[:-1], layout)
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_absolute_positions_tell_equal_tokens_apart(absolute):
+    # Attention over equal values is blind to rotary positions: without absolute ones, every token
+    # of a pack that is all alike would come out alike.
+    torch.manual_seed(3)
+    model = make_model(absolute_positions=absolute)
+    layout = PackLayout.build([(3, 2, 4)], [2], torch.tensor([24.0]))
+    x = torch.ones(24, 12, dtype=torch.float64)
+    text, c_noise = torch.randn(2, 16, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    out = model(x, c_noise, text, layout).unflatten(0, (3, 2, 4))
+    for axis in range(3):
+        along = out.diff(dim=axis).abs().amax()
+        assert along > 1e-2 if absolute else along < 1e-12
