@@ -17,9 +17,17 @@ import struct
 import torch
 from torch import Tensor
 
+from common.errors import ConfigError
+
 _MASK = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
+
+
+def check_seed(seed: int) -> None:
+    """Raises `ConfigError` for a seed that does not fit into 64 bits."""
+    if not -(2**63) <= seed < 2**63:
+        raise ConfigError(f"seed={seed} must lie within 64 bits, -2^63 to 2^63-1")
 
 
 def key(seed: int, purpose: str, *, step: int = 0, sample_id: str = "") -> Tensor:

@@ -1,9 +1,11 @@
 """What can be asked of `vfm generate`."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from common.errors import ConfigError, nearest
+from common.rng import check_seed
 from inference.samplers import SAMPLERS
 
 
@@ -26,14 +28,18 @@ class SamplerConfig:
             )
         if self.num_steps < 1:
             raise ConfigError(f"sampler.num_steps must be at least 1, got {self.num_steps}")
+        if not 0 < self.sigma_max < math.inf:
+            raise ConfigError(f"sampler.sigma_max must be positive, got {self.sigma_max}")
         if not 0 < self.sigma_min < self.sigma_max:
             raise ConfigError(
                 f"sampler.sigma_min={self.sigma_min} must lie between 0 and "
                 f"sampler.sigma_max={self.sigma_max}"
             )
-        if self.guidance_scale < 0:
+        if not 0 < self.rho < math.inf:
+            raise ConfigError(f"sampler.rho must be positive, got {self.rho}")
+        if not 0 <= self.guidance_scale < math.inf:
             raise ConfigError(
-                f"sampler.guidance_scale must not be negative, got {self.guidance_scale}"
+                f"sampler.guidance_scale must be finite and not negative, got {self.guidance_scale}"
             )
 
 
@@ -56,7 +62,8 @@ class GenerateConfig:
     def __post_init__(self) -> None:
         for name in ("num_frames", "width", "height", "fps"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name} must be positive, got {value}")
+        check_seed(self.seed)
         if not self.output.endswith(".mp4"):
             raise ConfigError(f"output={self.output} must end in .mp4")

@@ -6,6 +6,7 @@ positions as in NVIDIA's video foundation models (arXiv 2503.12964, section 4).
 Legend: n samples, N tokens, L text tokens, h hidden size, H heads, D head size, p patch features.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -35,8 +36,17 @@ class DiTConfig:
     """Adds fixed sin-cos positions to the tokens, besides the rotary ones."""
 
     def __post_init__(self) -> None:
-        if self.num_layers < 1:
-            raise ConfigError(f"model.num_layers must be at least 1, got {self.num_layers}")
+        for name in ("num_layers", "num_heads", "hidden_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"model.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("mlp_ratio", "rope_base_fps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"model.{name} must be positive, got {getattr(self, name)}")
+        if int(self.hidden_size * self.mlp_ratio) < 1:
+            raise ConfigError(
+                f"model.mlp_ratio={self.mlp_ratio} of model.hidden_size={self.hidden_size} leaves "
+                "the MLP no feature"
+            )
         if self.hidden_size % self.num_heads:
             raise ConfigError(
                 f"model.hidden_size={self.hidden_size} is not divisible by "
@@ -206,8 +216,3 @@ class DiT(nn.Module):
         for block in self.blocks.values():
             x = block(x, condition, text, layout, cos, sin)
         return self.final(x, condition, layout)
-
-
-def token_features(latent_channels: int, config: DiTConfig) -> int:
-    """Features of one token."""
-    return latent_channels * int(torch.tensor(config.patch_size).prod())

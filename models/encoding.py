@@ -1,5 +1,6 @@
 """From what people look at and read to what a network works on."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,12 @@ class Encoding:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` takes a GPU where there is one."""
+    """`cpu`, `cuda` or `cuda:N`; `auto` takes a GPU where there is one.
+
+    Raises `ConfigError` for any other, and for one that is not there.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
+        raise ConfigError(f"device={name} is not known; choose auto, cpu, cuda or cuda:N")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

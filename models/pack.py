@@ -92,8 +92,3 @@ class PackLayout:
         """Mean over each sample's text tokens, null token included: `[L', h]` to `[n, h]`."""
         lens = self.cross_attention.lens_k
         return torch.stack([part.mean(0) for part in tokens.split(list(lens))])
-
-    def sample_mean(self, per_token: Tensor) -> Tensor:
-        """Mean over each sample's tokens: `[N]` to `[n]`."""
-        total = per_token.new_zeros(len(self.lens)).index_add_(0, self.segment, per_token)
-        return total / torch.tensor(self.lens, dtype=per_token.dtype, device=per_token.device)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from common.errors import ConfigError
+from common.rng import check_seed
 from dataloading.config import LoaderConfig
 from inference.config import SamplerConfig
 from models.dit import DiTConfig
@@ -26,15 +27,21 @@ class OptimizerConfig:
     clip_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.lr <= 0:
-            raise ConfigError(f"optimizer.lr must be positive, got {self.lr}")
+        for name in ("lr", "eps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"optimizer.{name} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(
+                f"optimizer.weight_decay must not be negative, got {self.weight_decay}"
+            )
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise ConfigError(f"optimizer.betas must be two numbers in [0, 1), got {self.betas}")
         if self.warmup_steps < 0:
             raise ConfigError(
                 f"optimizer.warmup_steps must not be negative, got {self.warmup_steps}"
             )
-        if self.clip_grad_norm <= 0:
+        # Infinity is a way to say that nothing is clipped.
+        if not self.clip_grad_norm > 0:
             raise ConfigError(
                 f"optimizer.clip_grad_norm must be positive, got {self.clip_grad_norm}"
             )
@@ -90,6 +97,12 @@ class SamplesConfig:
     count: int = 4
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
 
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ConfigError(f"samples.every must not be negative, got {self.every}")
+        if self.count < 1:
+            raise ConfigError(f"samples.count must be at least 1, got {self.count}")
+
 
 @dataclass(kw_only=True)
 class WandbConfig:
@@ -129,6 +142,7 @@ class TrainConfig:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
+        check_seed(self.seed)
         if not 0 <= self.text_dropout < 1:
             raise ConfigError(f"text_dropout must lie in [0, 1), got {self.text_dropout}")
         if not 0 <= self.ema_decay < 1:

@@ -4,6 +4,7 @@ Four units that know nothing of each other's insides: the preconditioning, the d
 noise levels, the loss weight (`weights.py`) and the loss (`loss.py`).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,9 +33,11 @@ class EDMConfig:
     p_std: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.sigma_data <= 0:
+        if not 0 < self.sigma_data < math.inf:
             raise ConfigError(f"objective.sigma_data must be positive, got {self.sigma_data}")
-        if self.p_std <= 0:
+        if not math.isfinite(self.p_mean):
+            raise ConfigError(f"objective.p_mean must be finite, got {self.p_mean}")
+        if not 0 < self.p_std < math.inf:
             raise ConfigError(f"objective.p_std must be positive, got {self.p_std}")
 
 

@@ -37,12 +37,20 @@ class WaveletConfig:
         for name in ("temporal", "spatial"):
             value = getattr(self, name)
             if value < 1 or value & (value - 1):
-                raise ConfigError(f"tokenizer.{name} must be a power of two, got {value}")
+                raise ConfigError(f"tokenizer.fit.{name} must be a power of two, got {value}")
         most = 3 * self.temporal * self.spatial**2
         if not 1 <= self.channels <= most:
-            raise ConfigError(f"tokenizer.channels must be 1 to {most}, got {self.channels}")
+            raise ConfigError(f"tokenizer.fit.channels must be 1 to {most}, got {self.channels}")
+        if self.decoder_width < 1:
+            raise ConfigError(
+                f"tokenizer.fit.decoder_width must be at least 1, got {self.decoder_width}"
+            )
+        if self.decoder_blocks < 0:
+            raise ConfigError(
+                f"tokenizer.fit.decoder_blocks must not be negative, got {self.decoder_blocks}"
+            )
         if not 0 <= self.whitening <= 1:
-            raise ConfigError(f"tokenizer.whitening must lie in 0 to 1, got {self.whitening}")
+            raise ConfigError(f"tokenizer.fit.whitening must lie in 0 to 1, got {self.whitening}")
 
 
 class CausalConv3d(nn.Module):

@@ -22,7 +22,6 @@ def test_geometry():
     ]
     assert layout.cross_attention.lens_k == (1, 3)
     assert layout.spread(torch.tensor([5.0, 7.0])).tolist() == [5, 5, 5, 5, 7, 7]
-    assert layout.sample_mean(torch.tensor([1.0, 2, 3, 4, 5, 7])).tolist() == [2.5, 6.0]
 
 
 def test_patches_there_and_back():

@@ -123,10 +123,14 @@ def test_flat_footage_is_no_trouble():
 
 
 def test_errors_name_the_mend(tmp_path):
-    with pytest.raises(ConfigError, match="temporal must be a power of two, got 3"):
+    with pytest.raises(ConfigError, match="tokenizer.fit.temporal must be a power of two, got 3"):
         WaveletConfig(temporal=3)
     with pytest.raises(ConfigError, match="channels must be 1 to 768, got 800"):
         WaveletConfig(channels=800)
+    with pytest.raises(ConfigError, match="decoder_width must be at least 1, got 0"):
+        WaveletConfig(decoder_width=0)
+    with pytest.raises(ConfigError, match="decoder_blocks must not be negative, got -1"):
+        WaveletConfig(decoder_blocks=-1)
     with pytest.raises(DataError, match="no tokenizer in"):
         WaveletTokenizer.load(tmp_path)
     tokenizer = WaveletTokenizer(WaveletConfig(channels=2, decoder_width=4))
