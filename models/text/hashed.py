@@ -7,7 +7,6 @@ can tell any captions apart and learn what their words look like. It knows no me
 far from "puppy" as from "car". For that, use a trained encoder behind the same interface.
 """
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,5 +65,23 @@ class HashedTextEncoder:
 
 
 def split_words(caption: str) -> list[str]:
-    """Words and numbers, lower case, accents folded (NFKC)."""
-    return re.findall(r"\w+", unicodedata.normalize("NFKC", caption).lower())
+    """Words, numbers and emoji, lower case, in one spelling of each (NFKC); accents are kept.
+
+    Marks belong to their word: in Devanagari or Thai they are its vowels. A caption of punctuation
+    alone gives its characters, so that no prompt counts as none; only a blank one has no words.
+    """
+    text = unicodedata.normalize("NFKC", caption).lower()
+    kinds = [unicodedata.category(c) for c in text]
+    spaced = [_spaced(c, kind) for c, kind in zip(text, kinds, strict=True)]
+    # Not separators, controls or lone surrogates, which have no bytes to hash.
+    visible = [c for c, kind in zip(text, kinds, strict=True) if kind[0] not in "ZC"]
+    return "".join(spaced).split() or visible
+
+
+def _spaced(character: str, kind: str) -> str:
+    """The character as it enters a word, or with spaces around where it ends one."""
+    if kind == "Cf" or "\ufe00" <= character <= "\ufe0f":
+        return ""  # Joiners, soft hyphens, variation selectors: seen nowhere, and inside words.
+    if character.isalnum() or character == "_" or kind in ("Mn", "Mc"):
+        return character
+    return f" {character} " if kind == "So" else " "
