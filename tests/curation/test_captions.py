@@ -59,3 +59,35 @@ def test_a_named_file_must_be_good(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(DataError, match="must map file names"):
         CaptionBook(tmp_path, tmp_path / "list.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.json", '{"caption": "cat \\ud83d"}', "half a character"),
+        ("a.json", "[" * 200_000, "nested too deeply"),
+        ("a.json", '{"captions": [{"start_s": 0, "end_s": 9, "caption": null}]}', "NoneType"),
+        ("a.json", '{"captions": [{"start_s": NaN, "end_s": 9, "caption": "x"}]}', "finite"),
+        ("a.json", '{"captions": [{"start_s": 0, "end_s": 1e999, "caption": "x"}]}', "finite"),
+        ("a.json", '{"caption": null}', "NoneType"),
+        ("captions.json", "[" * 200_000, "nested too deeply"),
+        ("captions.json", '{"a.mp4": "\\udc00"}', "half a character"),
+    ],
+)
+def test_no_caption_file_ends_a_run(tmp_path: Path, name: str, content: str, problem: str) -> None:
+    (tmp_path / name).write_text(content)
+    book = CaptionBook(tmp_path)
+    assert book.of("a.mp4").of(0, 1) == ("", "")
+    assert problem in " ".join(book.problems.values())
+    assert all(key.startswith(name) for key in book.problems)
+
+
+def test_names_may_be_as_long_as_the_disk_allows(tmp_path: Path) -> None:
+    name = "n" * 251 + ".mp4"
+    (tmp_path / name).write_bytes(b"")
+    assert CaptionBook(tmp_path).of(name).of(0, 1) == ("", "")
+
+
+def test_a_named_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        CaptionBook(tmp_path, tmp_path)

@@ -1,0 +1,50 @@
+"""Shots to clips by numbers alone: bounds that hold for any timestamps. No video."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from curation.shots import longest_held_us, split_spans
+
+MAX_US = 2_000_000
+
+
+def _clips(steps_us: list[int], cuts: list[int] | None = None) -> list[tuple[int, int]]:
+    stamps = np.cumsum([0, *steps_us])
+    cuts_us = [int(stamps[n]) for n in cuts or []]
+    return split_spans((0, int(stamps[-1])), cuts_us, stamps[:-1], MAX_US)
+
+
+def test_long_shots_are_split_evenly_at_frames() -> None:
+    assert _clips([40_000] * 75) == [(0, 1_520_000), (1_520_000, 3_000_000)]
+    assert _clips([40_000] * 50) == [(0, 2_000_000)]
+    # Halves that begin at frames would be over the limit by a frame.
+    assert len(_clips([33_367] * 119)) == 3
+
+
+def test_a_held_picture_is_a_clip_of_its_own() -> None:
+    steps = [40_000] * 20 + [5_000_000] + [40_000] * 20
+    assert _clips(steps) == [(0, 800_000), (800_000, 5_800_000), (5_800_000, 6_600_000)]
+    assert _clips([1_000_000, 1_000_000]) == [(0, 2_000_000)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clips_tile_the_stretch_and_keep_to_the_longest_length(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    steps = random.choice([1_000, 40_000, 300_000, 999_000, 1_500_000, 60_000_000], 200)
+    cuts = sorted(random.choice(np.arange(1, 200), 10, replace=False).tolist())
+    stamps = np.cumsum([0, *steps.tolist()])
+    clips = split_spans((0, int(stamps[-1])), [int(stamps[n]) for n in cuts], stamps[:-1], MAX_US)
+    assert [start for start, _ in clips[1:]] == [end for _, end in clips[:-1]]
+    assert (clips[0][0], clips[-1][1]) == (0, int(stamps[-1]))
+    starts = set(stamps.tolist())
+    assert {start for start, _ in clips} <= starts
+    assert {int(stamps[n]) for n in cuts} <= {start for start, _ in clips}
+    for start, end in clips:
+        inside = [at for at in stamps if start <= at <= end]
+        held = max(b - a for a, b in pairwise(inside))
+        if held > longest_held_us(MAX_US):
+            assert len(inside) == 2
+        else:
+            assert end - start <= MAX_US
