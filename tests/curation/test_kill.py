@@ -23,13 +23,23 @@ from tests.curation import footage
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import sys
+import os, signal, sys
 from curation.config import CurateConfig, ShardConfig, BlurConfig
 from curation.run import curate
 config = CurateConfig(
     input=sys.argv[1], output=sys.argv[2], blur=BlurConfig(min=None),
     shard=ShardConfig(target_bytes=60_000),
 )
+if len(sys.argv) > 3:
+    # Dies right before the record of that number among those of encoded clips.
+    from curation.ledger import Ledger
+    record, left = Ledger.record, [int(sys.argv[3])]
+    def mortal(self, content_id, span, stage, *rest):
+        left[0] -= stage == "transcode"
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        record(self, content_id, span, stage, *rest)
+    Ledger.record = mortal
 print("begin", flush=True)
 sys.exit(curate(config).exit_code)
 """
@@ -39,12 +49,23 @@ def _videos(folder: Path, count: int = 4) -> Path:
     for number in range(count):
         shots = [footage.shot(10 * number + k, 25, size=(256, 144)) for k in range(3)]
         footage.write(folder / f"v{number}.mp4", np.concatenate(shots))
+    # Pictures after a seek are others than those of a read from the start on.
+    shots = [footage.shot(k, n, size=(256, 144)) for k, n in enumerate((47, 47, 30))]
+    options = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
+    footage.write(folder / "refresh.mkv", np.concatenate(shots), fps=25, options=options)
+    footage.write(
+        folder / "program.mpg",
+        np.concatenate(shots[::-1]),
+        fps=25,
+        codec="mpeg2video",
+        options={"bf": "2", "g": "12", "b": "4000000"},
+    )
     return folder
 
 
-def _start(videos: Path, output: Path) -> subprocess.Popen[str]:
+def _start(videos: Path, output: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(videos), str(output)],
+        [sys.executable, "-c", SCRIPT, str(videos), str(output), *more],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -91,6 +112,23 @@ def test_killed_runs_end_byte_identical(tmp_path: Path) -> None:
         assert _digests(output) == expected
         assert not [p for p in (output / "shards").rglob(".tmp-*") if p.suffix == ".tar"]
     assert kills >= 6, "the runs were too short to be killed"
+
+
+def test_a_kill_between_the_records_of_one_source(tmp_path: Path) -> None:
+    videos = _videos(tmp_path / "in", 1)
+    whole = _start(videos, tmp_path / "whole")
+    _, errors = whole.communicate(timeout=120)
+    assert whole.returncode == 0, errors
+    expected = _digests(tmp_path / "whole")
+    for number in (3, 6, 9):  # of three sources with three clips each, the last ones
+        output = tmp_path / f"killed{number}"
+        killed = _start(videos, output, str(number))
+        killed.communicate(timeout=120)
+        assert killed.returncode == -signal.SIGKILL
+        last = _start(videos, output)
+        _, errors = last.communicate(timeout=120)
+        assert last.returncode == 0, errors
+        assert _digests(output) == expected
 
 
 def test_a_second_driver_is_refused_by_name(tmp_path: Path) -> None:
