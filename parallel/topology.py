@@ -38,8 +38,3 @@ class Topology:
     @property
     def dp_rank(self) -> int:
         return self.rank
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes what is written once."""
-        return self.rank == 0

@@ -244,7 +244,7 @@ class Trainer:
             result = validate(
                 self.averaged, self.objective, self.encoding, self._validation_packs(), sigmas
             )
-        if result.num_windows:
+        if result is not None:
             per_sigma = {f"{s:g}": v for s, v in result.per_sigma.items()}
             self.metrics.log(self.step, val_loss=result.loss, val_per_sigma=per_sigma)
             self.progress.note(f"step {self.step}: held-out denoising error {result.loss:.4f}")

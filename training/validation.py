@@ -1,6 +1,5 @@
 """Denoising error on held-out windows, comparable between any two moments of a run."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,14 +20,9 @@ class ValidationResult:
     """Unweighted squared error of the denoiser, by noise level, and its mean over the levels."""
 
     per_sigma: dict[float, float]
-    """Empty where there was no window."""
-    num_windows: int
 
     @property
     def loss(self) -> float:
-        """NaN where there was no window."""
-        if not self.per_sigma:
-            return math.nan
         return sum(self.per_sigma.values()) / len(self.per_sigma)
 
 
@@ -39,14 +33,16 @@ def validate(
     encoding: Encoding,
     batches: Iterable[Batch],
     sigmas: list[float],
-) -> ValidationResult:
-    """Mean over all tokens of all windows, at each of `sigmas`, with the text given."""
+) -> ValidationResult | None:
+    """Mean over all tokens of all windows, at each of `sigmas`, with the text given.
+
+    None where there is no window.
+    """
     totals = {float(sigma): 0.0 for sigma in sigmas}
-    num_tokens = num_windows = 0
+    num_tokens = 0
     for batch in batches:
         prepared = prepare(batch, encoding, [False] * batch.num_samples)
         num_tokens += batch.num_tokens
-        num_windows += batch.num_samples
         for sigma in totals:
             # By the level's value, so that the list it stands in changes nothing.
             purpose = f"validation at {sigma!r}"
@@ -57,6 +53,6 @@ def validate(
                 network, prepared.clean, levels, noise, prepared.text, prepared.layout
             )
             totals[sigma] += float(errors.sum())
-    if not num_windows:
-        return ValidationResult({}, 0)
-    return ValidationResult({s: t / num_tokens for s, t in totals.items()}, num_windows)
+    if not num_tokens:
+        return None
+    return ValidationResult({s: t / num_tokens for s, t in totals.items()})

@@ -109,7 +109,7 @@ def test_damage_is_named(tmp_path):
 def test_topology_from_torchrun():
     assert Topology.from_environment({}) == Topology()
     two = Topology.from_environment({"WORLD_SIZE": "2", "RANK": "1"})
-    assert two.dp_rank == 1 and not two.is_main
+    assert two.dp_rank == 1
     with pytest.raises(ConfigError, match="dp=1 does not fill a world of 4"):
         Topology(rank=0, world_size=4, dp=1)
     with pytest.raises(ConfigError, match="rank 4 does not lie in a world of 4"):
