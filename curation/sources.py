@@ -44,11 +44,18 @@ def state_of(path: str) -> FileState:
 def unchanged(path: str, state: FileState | None) -> Iterator[None]:
     """Raises `MediaError` where a file is not in that state before the work on it or after;
     None checks nothing."""
-    for moment in ("before", "after"):
+
+    def check() -> None:
         if state is not None and state_of(path) != state:
             raise MediaError("changed", f"{path} was written to after its id had been taken")
-        if moment == "before":
-            yield
+
+    check()
+    try:
+        yield
+    except MediaError:
+        check()  # what was found wrong may be wrong with other bytes
+        raise
+    check()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import MediaError
+from common.errors import MediaError, VfmError
 from curation.config import CurateConfig
 from curation.executors.local import LocalExecutor
 from curation.pipeline import Memory
@@ -106,6 +106,30 @@ def test_items_fan_out_and_fail_alone() -> None:
     assert (weather.reason, weather.attempts, weather.lasting) == ("error", 2, False)
     assert "the weather" in weather.detail
     assert stage.calls == ["setup", "1", "3", "4", "4", "5", "5", "2", "teardown"]
+
+
+class Moody(Twice):
+    """1 is missing at first, 2 always, 3 ends the run."""
+
+    name = "moody"
+
+    def process(self, item: Number) -> Sequence[Number | Failure]:
+        self.calls.append(item.label)
+        if item.value == 3:
+            raise VfmError("the disk is full")
+        if item.value == 2 or self.calls.count("1") == 1:
+            raise MediaError("missing", "not there")
+        return [item]
+
+
+def test_what_may_pass_is_tried_again_and_what_cannot_ends_the_run() -> None:
+    stage = Moody()
+    there, gone = _run([stage], 1, 2)
+    assert there == Number(value=1)
+    assert (gone.reason, gone.attempts, gone.lasting) == ("missing", 2, False)
+    with pytest.raises(VfmError, match="the disk is full"):
+        _run([stage], 3, 1)
+    assert stage.calls.count("3") == 1
 
 
 def test_failures_pass_the_later_stages_by() -> None:

@@ -1,5 +1,6 @@
 """Scores and shots: each score follows its dose and little else. No files, no network."""
 
+import time
 from itertools import pairwise
 
 import cv2
@@ -148,3 +149,32 @@ def test_the_plane_has_one_area() -> None:
         across, down = reduced_size(width, height, 320)
         assert across * down == pytest.approx(320 * 180, rel=0.01)
         assert across / down == pytest.approx(width / height, rel=0.01)
+
+
+def test_a_clip_takes_the_samples_that_lie_wholly_in_it() -> None:
+    scorer = FrameScorer(4.0)
+    random = np.random.default_rng(0)
+    stills = [(n * 250_000, float(random.random()), float(random.random())) for n in range(400)]
+    scorer._stills = [*stills]
+    scorer._pairs = [(at, at + 40_000, value) for at, value, _ in stills]
+    for start, end in [(0, 1_000_000), (250_000, 260_000), (1, 99_000_001), (10**9, 2 * 10**9)]:
+        inside = [still for still in stills if start <= still[0] < end]
+        speeds = [value for at, value, _ in inside if at + 40_000 < end]
+        found = scorer.over(start, end)
+        for name, values in (
+            ("blur", [still[1] for still in inside]),
+            ("luma", [still[2] for still in inside]),
+            ("motion", speeds),
+        ):
+            assert found[name].valid == bool(values)
+            if values:
+                assert found[name].value == pytest.approx(np.median(values), abs=1e-6)
+
+
+def test_the_scores_of_a_long_video_are_found_fast() -> None:
+    scorer = FrameScorer(4.0)
+    scorer._stills = [(n * 250_000, 1.0, 100.0) for n in range(24 * 3600 * 4)]
+    began = time.perf_counter()
+    for n in range(100):
+        scorer.over(n * 5_000_000, (n + 1) * 5_000_000)
+    assert time.perf_counter() - began < 1

@@ -71,6 +71,12 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [refusal.reason for refusal in alone.refused] == ["bad_name"]
 
 
+def _cut_off(path: Path) -> None:
+    """What a decoder meets whose file is overwritten under it."""
+    _write(path, b"half of")
+    raise MediaError("no_moov", "cut off")
+
+
 def test_a_file_that_was_written_to_is_not_used(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.mp4")
     state = state_of(str(path))
@@ -80,6 +86,9 @@ def test_a_file_that_was_written_to_is_not_used(tmp_path: Path) -> None:
         _write(path, b"other bytes")
     with pytest.raises(MediaError, match="changed"), unchanged(str(path), state):
         pytest.fail("the work began")
+    state = state_of(str(path))
+    with pytest.raises(MediaError, match="changed"), unchanged(str(path), state):
+        _cut_off(path)
     path.unlink()
     with pytest.raises(MediaError, match="missing"), unchanged(str(path), state):
         pytest.fail("the work began")
