@@ -72,7 +72,7 @@ class Timeline:
     def __init__(self, clock: Clock, health: Health) -> None:
         self._clock = clock
         self._health = health
-        self._shift_s = 0.0
+        self._shift_s = self._shift_before_s = 0.0
         self._dropped_end_s = 0.0
         """Where the last picture ends that was left out."""
 
@@ -123,11 +123,16 @@ class Timeline:
                 pts_s = end_s
             else:
                 pts_s = float((stamp - self._clock.origin) * tick_s) + self._shift_s
+            if last_s is not None:
+                pts_s = self._past_strays(pts_s, last_s)
             if last_s is None:
                 if pts_s < -SAME_S:
                     continue  # before the start that the file declares: an edit list hides it
             elif is_joint(pts_s - last_s, self._clock.joins):
+                if bad:
+                    continue
                 joint_s = max(end_s, self._dropped_end_s)
+                self._shift_before_s = self._shift_s
                 self._shift_s += joint_s - pts_s
                 pts_s = joint_s
             elif abs(pts_s - last_s) < SAME_S:
@@ -143,6 +148,15 @@ class Timeline:
             yield RawFrame(pts_s=pts_s, duration_s=duration_s, picture=picture), damaged
             damaged = False
             last_s, end_s = pts_s, pts_s + duration_s
+
+    def _past_strays(self, pts_s: float, last_s: float) -> float:
+        """A time after what looked like a joint and was one stray timestamp: the time of before
+        goes on, where it fits."""
+        back_s = pts_s - self._shift_s + self._shift_before_s
+        if pts_s - last_s > _BACK_S and abs(back_s - last_s) <= _BACK_S:
+            self._shift_s = self._shift_before_s
+            return back_s
+        return pts_s
 
     def _last_end_s(self, last: RawFrame) -> float:
         """The header's end where it is near; the last picture's own duration is often wrong."""

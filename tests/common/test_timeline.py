@@ -72,6 +72,12 @@ def test_a_jump_back_continues_the_time(start: int) -> None:
     assert (health.num_errors, health.lost_s) == (0, [])
 
 
+def test_a_stray_timestamp_is_no_joint() -> None:
+    frames, health = _read(*_run(0, 50), Picture(20), *_run(50, 60))
+    assert frames == _even(60)
+    assert (health.num_errors, health.lost_s) == (0, [])
+
+
 def test_a_jump_ahead_is_a_joint_where_containers_are_joined() -> None:
     stream = [*_run(0, 5), *_run(500, 505)]
     frames, _ = _read(*stream, joins=True)
