@@ -74,7 +74,7 @@ class Timeline:
         self._health = health
         self._shift_s = self._shift_before_s = 0.0
         self._dropped_end_s = 0.0
-        """Where the last picture ends that was left out."""
+        """Where the pictures end that were left out since the last good one."""
 
     def frames(self, pictures: Iterable[tuple[VideoFrame | None, bool]]) -> Iterator[RawFrame]:
         """Good pictures, each lasting until the next one unless damage lies between.
@@ -143,10 +143,11 @@ class Timeline:
                 bad = damaged = True
             duration_s = float((picture.duration or 0) * tick_s) or self._clock.frame_s
             if bad or (damaged and not picture.key_frame):
-                self._dropped_end_s = max(self._dropped_end_s, pts_s + duration_s)
+                if last_s is not None:  # before the first good one, all is lost anyway
+                    self._dropped_end_s = max(self._dropped_end_s, pts_s + duration_s)
                 continue
             yield RawFrame(pts_s=pts_s, duration_s=duration_s, picture=picture), damaged
-            damaged = False
+            damaged, self._dropped_end_s = False, 0.0
             last_s, end_s = pts_s, pts_s + duration_s
 
     def _past_strays(self, pts_s: float, last_s: float) -> float:

@@ -99,6 +99,14 @@ def test_pictures_left_out_at_the_end_are_lost_without_a_header_that_says_so() -
     assert health.lost_s == [(pytest.approx(0.5), pytest.approx(0.9))]
 
 
+def test_a_wild_timestamp_of_a_picture_left_out_says_nothing_of_the_end() -> None:
+    _, health = _read(ERROR, Picture(88_000), *_run(10, 15), ERROR, Picture(19), *_run(20, 25))
+    assert health.lost_s == [
+        (0.0, pytest.approx(1.0)),
+        (pytest.approx(1.5), pytest.approx(2.0)),
+    ]
+
+
 def test_pictures_left_out_before_a_joint_are_lost_too() -> None:
     frames, health = _read(*_run(0, 25), ERROR, *_run(25, 29), *_run(0, 5))
     assert frames == [*_even(25), *((round(2.9 + n / 10, 6), 0.1) for n in range(5))]
