@@ -7,6 +7,8 @@ kind is an error that names the key, the value and what is possible.
 
 import dataclasses
 import enum
+import math
+import sys
 import types
 import typing
 from pathlib import Path
@@ -15,6 +17,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 from common.errors import ConfigError, nearest
 
 MISSING = "???"
+
+FREE_TEXTS = frozenset({"prompt"})
+"""Fields that hold a person's own words, which may be none. Every other text is a path, a name or a
+choice: it is not empty, since an empty path means the current folder, and `~/` is the home."""
 
 
 def defaults(schema: type) -> dict[str, Any]:
@@ -160,7 +166,7 @@ def _build_one(hint: Any, value: Any, key: str) -> Any:
     if hint is bool or hint is str:
         return value if isinstance(value, hint) else _NO
     if hint is int or hint is float:
-        return _number(hint, value)
+        return _number(hint, value, key)
     if hint is Path:
         return Path(value).expanduser() if isinstance(value, str) and value else _NO
     if origin is Literal:
@@ -176,13 +182,28 @@ def _build_one(hint: Any, value: Any, key: str) -> Any:
     return _NO
 
 
-def _number(hint: type, value: Any) -> Any:
+def _number(hint: type, value: Any, key: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _NO
     if hint is float:
+        if abs(value) > sys.float_info.max or math.isnan(value):
+            raise ConfigError(f"{key}={_short(value)}: a finite number is needed")
         return float(value)
     # 1e3 is a float to the parser, and a fine number of steps.
-    return int(value) if isinstance(value, int) or value.is_integer() else _NO
+    if isinstance(value, float) and not value.is_integer():
+        return _NO
+    if not -(2**63) <= value < 2**63:
+        raise ConfigError(
+            f"{key}={_short(value)}: a whole number within 64 bits is needed, -2^63 to 2^63-1"
+        )
+    return int(value)
+
+
+def _short(value: Any) -> str:
+    """A number of any size in a line."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return f"{'-' if value < 0 else ''}(a number of more than 40 digits)"
+    return str(value)
 
 
 def _build_tuple(inner: tuple[Any, ...], value: list[Any], key: str) -> Any:
@@ -201,15 +222,29 @@ def _build_section(section: type, value: Any, key: str) -> Any:
             f"{key}={value}: this is a section; set its keys one by one, "
             f"{', '.join(prefix + name for name in _hints(section))}"
         )
-    hints = _hints(section)
+    hints, known = _hints(section), defaults(section)
     for name in value:
         if name not in hints:
             near = nearest(name, hints) or f"; known keys: {', '.join(hints)}"
             raise ConfigError(f"unknown key '{prefix}{name}'{near}")
-    absent = [prefix + n for n, v in defaults(section).items() if v == MISSING and n not in value]
+    absent = [prefix + n for n, v in known.items() if v == MISSING and n not in value]
     if absent:
         raise ConfigError(f"{', '.join(absent)}: a value is needed")
-    return section(**{n: build(hints[n], item, prefix + n) for n, item in value.items()})
+    fields = {}
+    for name, item in value.items():
+        key = prefix + name
+        if name not in FREE_TEXTS and is_text(hints[name]) and isinstance(item, str):
+            item = item if item == known[name] else _path_or_name(hints[name], item, key)
+        fields[name] = build(hints[name], item, key)
+    return section(**fields)
+
+
+def _path_or_name(hint: Any, text: str, key: str) -> str:
+    """A text that is not free, with the home for its `~/`."""
+    if not text.strip():
+        null = ", or null" if is_optional(hint) else ""
+        raise ConfigError(f"{key}={text} is empty: give a value{null}")
+    return str(Path(text).expanduser()) if text.startswith("~/") else text
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

@@ -25,6 +25,9 @@ class Nested:
     where: Path | None = None
     anything: Any = None
     count: int | str = 0
+    rate: float = 1.0
+    note: str = ""
+    prompt: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -61,12 +64,38 @@ def test_containers_of_sections() -> None:
         ({"named": {"a": {"name": 3}}}, "named.a.name=3: text is needed"),
         ({"size": [1, "x"]}, "size.1=x: a whole number is needed"),
         ({"count": 1.5}, "count=1.5: a whole number or text is needed"),
+        ({"count": 2**63}, f"count={2**63}: a whole number within 64 bits is needed, -2^63 to"),
+        ({"count": -1e19}, "count=-1e+19: a whole number within 64 bits"),
+        ({"count": 10**5000}, "count=(a number of more than 40 digits): a whole number within"),
+        ({"rate": float("nan")}, "rate=nan: a finite number is needed"),
+        ({"rate": float("-inf")}, "rate=-inf: a finite number is needed"),
+        ({"rate": 10**400}, "rate=(a number of more than 40 digits): a finite number"),
+        ({"where": ""}, "where= is empty: give a value, or null"),
+        ({"extra": {"name": ""}}, "extra.name= is empty: give a value"),
+        ({"extra": {"name": " \t"}}, "extra.name= \t is empty: give a value"),
     ],
 )
 def test_refusals_name_the_whole_key(value: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         build(Nested, value)
     assert str(error.value).startswith(message)
+
+
+def test_the_ends_of_64_bits_are_numbers() -> None:
+    assert build(Nested, {"count": -(2**63)}).count == -(2**63)
+    assert build(Nested, {"count": 2**63 - 1}).count == 2**63 - 1
+
+
+def test_own_words_may_be_empty_and_start_with_anything() -> None:
+    assert build(Nested, {"prompt": "", "note": ""}) == Nested(prompt="")
+    assert build(Nested, {"prompt": "~/x"}).prompt == "~/x"
+
+
+def test_the_home_is_found_where_the_shell_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bash replaces it in `output=~/run`; zsh, fish and sh do not, and `~` would be made."""
+    monkeypatch.setenv("HOME", "/h")
+    assert build(Stage, {"name": "~/a b"}).name == "/h/a b"
+    assert build(Stage, {"name": "~x"}).name == "~x"
 
 
 def test_keys_and_types() -> None:
