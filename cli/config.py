@@ -10,7 +10,8 @@ Other values follow Hydra's grammar: `steps=100`, `betas=[0.9,0.95]`, `flags={a:
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -84,11 +85,29 @@ def preview(command: str, overrides: Sequence[str], schema: type) -> str:
     return _dump(schemas.plain(schemas.build(schema, _resolve(merged))))
 
 
-def begin(loaded: Loaded[Any], folder: Path) -> None:
-    """Says in one line what is run, and saves the resolved configuration in `folder`."""
+@contextmanager
+def begin(loaded: Loaded[Any], folder: Path) -> Iterator[None]:
+    """Says in one line what is run, and saves the resolved configuration in `folder`.
+
+    A `ConfigError` from the work within means that nothing was run: the folder is then left as it
+    was, and is removed where it was not there.
+    """
     path = folder / "config.yaml"
+    before = path.read_bytes() if path.is_file() else None
+    new = [f for f in (folder, *folder.parents) if not f.exists()]
     write_atomic(path, loaded.yaml.encode())
     print(f"vfm {loaded.command} {loaded.typed}".rstrip() + f"   (all settings: {path})")
+    try:
+        yield
+    except ConfigError:
+        if before is not None:
+            write_atomic(path, before)
+        else:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # something else lies in it: it stays
+            for made in new:
+                made.rmdir()
+        raise
 
 
 def show_plan(loaded: Loaded[Any], plan: Sequence[str] = ()) -> int:
@@ -98,10 +117,11 @@ def show_plan(loaded: Loaded[Any], plan: Sequence[str] = ()) -> int:
     return 0
 
 
-def groups_of(command: str) -> set[str]:
-    """The groups that the command's defaults list names, also through other groups' files."""
+def groups_of(command: str) -> dict[str, str | None]:
+    """The groups that the command's defaults list names, also through other groups' files, each
+    with the option that it takes by itself."""
     chosen = _compose(command, [], with_hydra=True).hydra.runtime.choices
-    return {str(group) for group in chosen if not str(group).startswith("hydra/")}
+    return {str(g): option for g, option in chosen.items() if not str(g).startswith("hydra/")}
 
 
 def group_options(group: str) -> list[str]:
@@ -115,7 +135,7 @@ def _merge(
     """Defaults, YAML and overrides laid over each other, unresolved; and whether to run dry."""
     dry_run = False
     values: list[tuple[str, Any]] = []
-    choices: list[str] = []
+    choices: dict[str, str] = {}
     groups = groups_of(command)
     for key, text in (_split(word, example) for word in overrides):
         if key == "dry_run":
@@ -123,11 +143,16 @@ def _merge(
             if "dry_run" in schemas.keys(schema):
                 values.append((key, dry_run))
         elif key in groups:
-            choices.append(_choice(key, text, schema))
+            # As with values, the last one that is typed counts.
+            choices[key] = _choice(key, text, schema, optional=groups[key] is None)
+            if text == "null":  # what it is by itself, and no word of Hydra's
+                del choices[key]
         else:
             values.append((key, _typed(key, text, schema, groups)))
     try:
-        merged = OmegaConf.merge(schemas.defaults(schema), _compose(command, choices))
+        merged = OmegaConf.merge(
+            schemas.defaults(schema), _compose(command, list(choices.values()))
+        )
         assert isinstance(merged, DictConfig)
         for key, value in values:
             OmegaConf.update(merged, key, value, merge=True, force_add=True)
@@ -192,9 +217,9 @@ def _split(word: str, example: str) -> tuple[str, str]:
     return key, text
 
 
-def _choice(group: str, name: str, schema: type) -> str:
-    options = group_options(group)
-    if name not in options and name != "null":
+def _choice(group: str, name: str, schema: type, *, optional: bool) -> str:
+    options = [*group_options(group), *(["null"] if optional else [])]
+    if name not in options:
         raise ConfigError(
             f"{group}={name}: there is no such choice{nearest(name, options)}; "
             f"possible: {', '.join(options)}"
@@ -203,7 +228,7 @@ def _choice(group: str, name: str, schema: type) -> str:
     return f"{group}={name}"
 
 
-def _typed(key: str, text: str, schema: type, groups: set[str]) -> Any:
+def _typed(key: str, text: str, schema: type, groups: Iterable[str]) -> Any:
     try:
         hint = schemas.type_at(schema, key)
     except ConfigError:
@@ -223,7 +248,7 @@ def _literal(text: str) -> str:
 def _parse(key: str, text: str, hint: Any) -> Any:
     try:
         override = OverridesParser.create().parse_override(f"key={text}")
-    except HydraException:
+    except (HydraException, ValueError, RecursionError):  # the last two from the parser's depths
         if schemas.may_be_text(hint):
             return _literal(text)
         raise ConfigError(

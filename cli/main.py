@@ -6,10 +6,12 @@ Only the standard library is imported here, so that `vfm --help` answers at once
 import errno
 import importlib
 import importlib.metadata
+import io
 import os
 import pkgutil
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 
 import cli.commands
@@ -20,8 +22,22 @@ EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h; 1 means "done, but some items fai
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
-# The machine refuses, and says itself why; every other OSError is a defect that wants a traceback.
-_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE)
+_ELSEWHERE = "give another path"
+_MAKE_ROOM = "make room, and give the same command again"
+_REFUSALS = {
+    errno.EACCES: f"access is denied; change the permissions, or {_ELSEWHERE}",
+    errno.EPERM: f"this is not permitted; {_ELSEWHERE}",
+    errno.EROFS: f"the file system can only be read; {_ELSEWHERE}",
+    errno.ENOTDIR: f"a file where a folder is needed; {_ELSEWHERE}",
+    errno.EISDIR: f"a folder where a file is needed; {_ELSEWHERE}",
+    errno.EEXIST: f"something of another kind has this name; {_ELSEWHERE}",
+    errno.ENAMETOOLONG: "the name is too long; give a shorter one",
+    errno.ELOOP: f"a link that leads back to itself; {_ELSEWHERE}",
+    errno.ENOSPC: f"the disk is full; {_MAKE_ROOM}",
+    errno.EDQUOT: f"the quota of the disk is used up; {_MAKE_ROOM}",
+    errno.EMFILE: "too many open files; raise the limit, as with `ulimit -n 65536`",
+}
+"""What the machine refuses, in words; every other OSError is a defect that wants a traceback."""
 _ORDER = ("demo", "curate", "pretrain", "generate", "view", "config", "doctor", "bench")
 _USAGE = """\
 vfm: raw video to a trained video model and to generated video
@@ -41,24 +57,27 @@ Exit codes: 0 done; 1 done, but some items failed; 2 the request was wrong; 3 no
 def main(argv: list[str] | None = None) -> int:
     """Runs `vfm` and returns its exit code. `argv` is without the program's name."""
     argv = sys.argv[1:] if argv is None else argv
+    _print_anything()
     try:
         code = _dispatch(argv)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller, `>&-`
+            sys.stdout.flush()
     except VfmError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("\ninterrupted: the same command continues where it stopped", file=sys.stderr)
+        print(f"\ninterrupted{_after_interrupt(argv)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader has gone (`vfm config curate | head`): nothing is wrong and nobody listens.
         # Python flushes stdout once more at exit, which must not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return EXIT_BROKEN_PIPE
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _REFUSALS:
-            where = f": {error.filename}" if error.filename else ""
-            print(f"error: {error.strerror}{where}", file=sys.stderr)
+        refusal = _refusal(error, argv) if isinstance(error, OSError) else None
+        if refusal is not None:
+            print(f"error: {refusal}", file=sys.stderr)
+            _give_up_stdout_if_full()
             return EXIT_REQUEST
         traceback.print_exc()
         print("error: this is a defect of vfm, see the traceback above", file=sys.stderr)
@@ -97,6 +116,66 @@ def _dispatch(argv: list[str]) -> int:
         print(module.HELP.strip())
         return 0
     return module.run(argv[1:])
+
+
+def _print_anything() -> None:
+    """A sign that the terminal's encoding has not is printed as its number, not as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _give_up_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _give_up_stdout_if_full() -> None:
+    """`vfm ... > FILE` on a full disk: Python would try once more at exit, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _give_up_stdout()
+
+
+def _after_interrupt(argv: list[str]) -> str:
+    """What Ctrl-C left, in the words of the command."""
+    known = argv and argv[0] in command_names()
+    what = getattr(command(argv[0]), "INTERRUPTED", "") if known else ""
+    return f": {what}" if what else ""
+
+
+def _refusal(error: OSError, argv: list[str]) -> str | None:
+    """The refusal of the machine with the word of the request that led to it; None where the
+    error is none."""
+    if error.errno == errno.ENOENT and not _here_exists():
+        return "the current folder does not exist any more; change to one that does"
+    if error.errno not in _REFUSALS:
+        return None
+    code, path = error.errno, error.filename
+    if not isinstance(path, str):
+        return _REFUSALS[code]
+    word = max((w for w in argv if _leads_to(w, path)), key=len, default="")
+    if code in (errno.ENOTDIR, errno.EEXIST):
+        parts = map(str, (Path(path), *Path(path).parents))
+        files = [p for p in parts if os.path.isfile(p)]  # noqa: PTH113 (never raises)
+        code, path = (errno.ENOTDIR, files[0]) if files else (code, path)
+    told = word.endswith(path) or code == errno.ENAMETOOLONG
+    names = [word] if word and told else [word, path]
+    return ": ".join([*filter(None, names), _REFUSALS[code]])
+
+
+def _leads_to(word: str, path: str) -> bool:
+    """Whether a path lies at or below the value of a `KEY=VALUE`, or below a bare word."""
+    value = word.partition("=")[2] if "=" in word else word
+    return bool(value) and Path(path).absolute().is_relative_to(Path(value).absolute())
+
+
+def _here_exists() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 def _overview() -> str:

@@ -25,6 +25,7 @@ examples:
 """
 
 EXAMPLE = "vfm curate input=videos output=curated"
+INTERRUPTED = "the same command continues where it stopped"
 
 
 def schema() -> type:
@@ -46,11 +47,11 @@ def run(argv: list[str]) -> int:
         raise VfmError(f"input={config.input}: there is no such folder or file")
     if loaded.dry_run:
         return show_plan(loaded, _plan(config))
-    begin(loaded, Path(config.output))
 
     from curation.run import curate
 
-    return curate(config, console=Console()).exit_code
+    with begin(loaded, Path(config.output)):
+        return curate(config, console=Console()).exit_code
 
 
 def _plan(config: "CurateConfig") -> list[str]:

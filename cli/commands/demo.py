@@ -1,5 +1,9 @@
 """`vfm demo`: the main job on sample footage, or on yours."""
 
+from pathlib import Path
+
+from common.errors import VfmError
+
 HELP = """
 the whole job in minutes: curate, train a small model, generate, one HTML page
 
@@ -15,6 +19,9 @@ examples:
   vfm demo steps=200
 """
 
+EXAMPLE = "vfm demo videos=holiday output=holiday_demo"
+INTERRUPTED = "the same command continues where it stopped"
+
 
 def schema() -> type:
     from cli.demo.config import DemoConfig
@@ -26,7 +33,10 @@ def run(argv: list[str]) -> int:
     from cli.config import load, show_plan
     from cli.demo.config import DemoConfig
 
-    loaded = load("demo", argv, DemoConfig)
+    loaded = load("demo", argv, DemoConfig, example=EXAMPLE)
+    videos = loaded.config.videos
+    if videos is not None and not Path(videos).exists():
+        raise VfmError(f"videos={videos}: there is no such folder or file")
 
     from rich.console import Console
 

@@ -1,5 +1,9 @@
 """`vfm generate`: a video from a prompt."""
 
+from pathlib import Path
+
+from common.errors import ConfigError
+
 HELP = """
 generate a video from a prompt
 
@@ -15,6 +19,7 @@ examples:
 """
 
 EXAMPLE = 'vfm generate checkpoint=run prompt="A red jeep" output=jeep.mp4'
+INTERRUPTED = "no video was written; the same command starts again"
 
 
 def schema() -> type:
@@ -29,6 +34,8 @@ def run(argv: list[str]) -> int:
 
     loaded = load("generate", argv, GenerateConfig, example=EXAMPLE)
     config = loaded.config
+    if Path(config.output).suffix != ".mp4":
+        raise ConfigError(f"output={config.output} has no name before its .mp4; give FILE.mp4")
 
     from inference.pipeline import generate_file, open_generator
 

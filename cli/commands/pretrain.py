@@ -16,6 +16,7 @@ examples:
 """
 
 EXAMPLE = "vfm pretrain data.path=curated output=run"
+INTERRUPTED = "the same command continues where it stopped"
 
 
 def schema() -> type:
@@ -40,7 +41,7 @@ def run(argv: list[str]) -> int:
     trainer = Trainer(loaded.config, loaded.yaml, Topology.from_environment(), Console())
     if loaded.dry_run:
         return show_plan(loaded, trainer.plan())
-    begin(loaded, Path(loaded.config.output))
-    trainer.run()
+    with begin(loaded, Path(loaded.config.output)):
+        trainer.run()
     print(f"trained to step {loaded.config.steps}: {loaded.config.output}")
     return 0

@@ -50,6 +50,9 @@ class DemoRun:
         self.run_folder = self.output / "run"
         self.page = self.output / "index.html"
         self.wall_s: dict[str, float] = {}
+        # Before the curation, so that what is impossible later is refused at once.
+        self.train = load("pretrain", self.pretrain_words(), TrainConfig).config
+        self.sampler = SamplerConfig(guidance_scale=config.guidance_scale)
 
     def run(self) -> int:
         """Returns the exit code: 0, or 1 where some videos or clips could not be used."""
@@ -59,9 +62,8 @@ class DemoRun:
                 f"curation kept no clip, so there is nothing to train on; "
                 f"{self.curated / 'report' / 'index.html'} says why"
             )
-        words = self.pretrain_words()
-        self._timed("pretrain", lambda: self._command("pretrain", words))
-        train = load("pretrain", words, TrainConfig).config
+        self._timed("pretrain", lambda: self._command("pretrain", self.pretrain_words()))
+        train = self.train
         generator = load_generator(self.run_folder)
         spec = generator.spec
         shape = VideoShape(
@@ -105,7 +107,7 @@ class DemoRun:
             generator,
             windows,
             shape,
-            SamplerConfig(guidance_scale=self.config.guidance_scale),
+            self.sampler,
             max_captions=self.config.max_captions,
             seed=self.config.seed,
         )

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.config import Loaded, begin, load, preview, show_plan
-from common.errors import ConfigError
+from common.errors import ConfigError, NothingProduced, VfmError
 
 
 class Precision(enum.Enum):
@@ -73,6 +73,8 @@ def test_groups_and_experiments(configs: Path) -> None:
     assert (quick.model.dim, quick.steps, quick.name) == (64, 3, "run-64")
     assert train("experiment=quick", "model=small", "steps=5").steps == 5
     assert train("experiment=quick", "model=small").model.dim == 8
+    assert train("experiment=quick", "experiment=null").steps == 100, "off by itself, so null is"
+    assert train("model=large", "model=small").model.dim == 8, "the last one counts"
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,8 @@ def test_groups_and_experiments(configs: Path) -> None:
     ],
 )
 def test_texts_are_taken_as_typed(configs: Path, text: str) -> None:
-    loaded = load("train", [f"input={text}", "output=b", f"prompt={text}"], Train)
-    assert loaded.config.input == text
+    loaded = load("train", [f"input=x{text}", "output=b", f"prompt={text}"], Train)
+    assert loaded.config.input == "x" + text
     assert loaded.config.prompt == text
     assert yaml.safe_load(loaded.yaml)["prompt"] == text
 
@@ -104,7 +106,7 @@ def test_texts_are_taken_as_typed(configs: Path, text: str) -> None:
 )
 @given(text=st.text(st.characters(exclude_categories=["Cs", "Cc"])).filter(lambda t: t != "???"))
 def test_any_text_is_taken_as_typed(configs: Path, text: str) -> None:
-    assert load("train", [f"input={text}", "output=b"], Train).config.input == text
+    assert load("train", [*NEEDED, f"prompt={text}"], Train).config.prompt == text
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,16 @@ def test_values(configs: Path, override: str, name: str, value: Any) -> None:
         ("resume=maybe", ["resume=maybe", "true or false"]),
         ("model=lage", ["model=lage", "'large'", "small", "model.KEY=VALUE"]),
         ("experiment=slow", ["experiment=slow", "quick"]),
-        ("output=", ["output=", "a path"]),
+        ("lr=nan", ["lr=nan", "a finite number"]),
+        ("lr=1e999", ["lr=inf", "a finite number"]),
+        ("steps=99999999999999999999", ["steps=99999999999999999999", "64 bits"]),
+        ("steps=" + "9" * 5000, ["steps=", "cannot be read", "a whole number"]),
+        ("betas=" + "[" * 9999, ["betas=", "cannot be read", "a list"]),
+        ("model=null", ["model=null", "small"]),
+        ("model=", ["model=", "small"]),
+        ("output=", ["output= is empty"]),
+        ("input=", ["input= is empty"]),
+        ("name= ", ["name=  is empty"]),
         ("dry_run=perhaps", ["dry_run=perhaps", "true or false"]),
         ("--steps=3", ["'--steps=3'", "steps=3"]),
         ("--dry-run", ["'--dry-run'", "dry_run=VALUE"]),
@@ -191,7 +202,8 @@ def test_a_command_without_a_file_is_refused(configs: Path) -> None:
 
 def test_saved_yaml_gives_the_same_configuration(configs: Path, tmp_path: Path) -> None:
     loaded = load("train", [*NEEDED, "prompt=ä, b", "precision=BF16", "limits.x=1"], Train)
-    begin(loaded, tmp_path / "run")
+    with begin(loaded, tmp_path / "run"):
+        pass
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert saved["prompt"] == "ä, b"
     assert saved["stages"] == ["score", "shard"]
@@ -203,10 +215,26 @@ def test_saved_yaml_gives_the_same_configuration(configs: Path, tmp_path: Path) 
 def test_begin_says_what_is_run(
     configs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin(load("train", NEEDED, Train), tmp_path)
+    with begin(load("train", NEEDED, Train), tmp_path):
+        pass
     out = capsys.readouterr().out
     assert "vfm train input=a output=b" in out
     assert str(tmp_path / "config.yaml") in out
+
+
+def test_a_refused_run_leaves_the_folder_as_it_was(configs: Path, tmp_path: Path) -> None:
+    def refused(error: type[VfmError], *overrides: str) -> None:
+        loaded = load("train", [*NEEDED, *overrides], Train)
+        with pytest.raises(error), begin(loaded, tmp_path / "a/b"):
+            raise error("refused")
+
+    saved = tmp_path / "a/b/config.yaml"
+    refused(ConfigError)
+    assert not (tmp_path / "a").exists()
+    refused(NothingProduced, "steps=1")
+    assert "steps: 1\n" in saved.read_text(), "a run that was made keeps what it was made with"
+    refused(ConfigError, "steps=2")
+    assert "steps: 1\n" in saved.read_text()
 
 
 def test_dry_run_is_known_to_every_command(

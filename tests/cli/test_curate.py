@@ -78,3 +78,12 @@ def test_a_mistyped_input_leaves_no_output(
     assert "there is no such folder or file" in capsys.readouterr().err
     assert curated == []
     assert not (tmp_path / "out").exists()
+
+
+def test_an_input_without_videos_leaves_no_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    assert main(["curate", f"input={tmp_path / 'in'}", f"output={tmp_path / 'out/x'}"]) == 2
+    assert "holds no video" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
 """The `vfm` command from outside and inside: speed, dispatch, exit codes (wiring only)."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ def fake_command(
     """Puts a subcommand `fake` in place that raises the error or returns the code."""
     module = ModuleType("cli.commands.fake")
     module.HELP = "\nmake believe\n\nusage: vfm fake\n\nexamples:\n  vfm fake\n"  # type: ignore
+    module.INTERRUPTED = "make believe is over"  # type: ignore
 
     def run(argv: list[str]) -> int:
         if error is not None:
@@ -102,10 +104,14 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         (
             PermissionError(errno.EACCES, "Permission denied", "/x"),
             2,
-            "error: Permission denied: /x",
+            "error: /x: access is denied; change the permissions, or give another path",
         ),
-        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device"),
-        (KeyboardInterrupt(), 130, "the same command continues"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            2,
+            "error: the disk is full; make room, and give the same command again",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted: make believe is over"),
     ],
 )
 def test_expected_ends_are_one_line(
@@ -120,6 +126,71 @@ def test_expected_ends_are_one_line(
     printed = capsys.readouterr().err
     assert line in printed
     assert len(printed.strip().splitlines()) == 1
+
+
+PLACES = {
+    "afile/run": "output=afile/run: afile: a file where a folder is needed; give another path",
+    "afile": "output=afile: a file where a folder is needed; give another path",
+    "loop": "output=loop: something of another kind has this name; give another path",
+    "loop/run": "output=loop/run: a link that leads back to itself; give another path",
+    "a" * 300: f"output={'a' * 300}: the name is too long; give a shorter one",
+}
+
+
+@pytest.mark.parametrize("name", PLACES, ids=lambda name: name[:9])
+def test_an_impossible_place_is_one_line_that_names_the_setting(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    Path("afile").touch()
+    Path("loop").symlink_to("loop")
+    assert main(["curate", "input=in", f"output={name}"]) == 2
+    assert capsys.readouterr().err == f"error: {PLACES[name]}\n"
+
+
+def test_a_folder_where_a_file_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_command(monkeypatch, IsADirectoryError(errno.EISDIR, "Is a directory", str(tmp_path)))
+    assert main(["fake", f"captions={tmp_path}"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: captions={tmp_path}: a folder where a file is needed; give another path\n"
+    )
+
+
+def test_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["doctor"]) == 2
+    assert "error: the current folder does not exist any more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("curate", "continues"),
+        ("pretrain", "continues"),
+        ("generate", "starts again"),
+        ("view", ""),
+    ],
+)
+def test_ctrl_c_says_what_the_same_command_does(
+    name: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command(name), "run", interrupt)
+    assert main([name]) == 130
+    line = capsys.readouterr().err.strip()
+    assert what in line if what else line == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -159,3 +230,36 @@ def test_a_closed_pipe_is_quiet() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 141
+
+
+def vfm(*argv: str, prelude: str = "", **settings: str) -> subprocess.CompletedProcess[bytes]:
+    """`vfm` as a process of its own, in a shell that can close and redirect its streams."""
+    code = "import sys; from cli.main import main; sys.exit(main())"
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {prelude}', "sh", sys.executable, "-c", code, *argv],
+        cwd=ROOT,
+        env=os.environ | settings,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_matter(closed: str) -> None:
+    result = vfm("--help", prelude=closed)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_the_output_is_one_line() -> None:
+    result = vfm("--help", prelude=">/dev/full")
+    assert result.returncode == 2
+    assert result.stderr == b"error: the disk is full; make room, and give the same command again\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_signs_that_the_terminal_has_not_are_printed_as_numbers(encoding: str) -> None:
+    result = vfm("view", "犬", PYTHONIOENCODING=encoding)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [b"error: there is no folder \\u72ac"]
