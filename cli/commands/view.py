@@ -8,7 +8,7 @@ from pathlib import Path
 from common.errors import VfmError
 
 HELP = """
-open the page of a curated folder, a run or a demo
+open the page of a curated folder or a demo
 
 usage: vfm view DIR [open=false]
 
@@ -28,6 +28,8 @@ def run(argv: list[str]) -> int:
     opens = [word.removeprefix("open=") for word in argv if word.startswith("open=")]
     if len(folders) != 1 or any(value not in ("true", "false") for value in opens):
         raise VfmError("usage: vfm view DIR [open=false]")
+    if not folders[0].strip():
+        raise VfmError("the folder's name is empty; usage: vfm view DIR [open=false]")
     page = find_page(Path(folders[0]))
     print(page)
     if "false" not in opens and has_display():
@@ -48,7 +50,7 @@ def find_page(folder: Path) -> Path:
     below = f"; below it: {', '.join(str(f) for f in inside[:5])}" if inside else ""
     raise VfmError(
         f"{folder} holds no page (neither {' nor '.join(PAGES)}){below}; "
-        "a finished `vfm curate`, `vfm generate` or `vfm demo` writes one"
+        "a finished `vfm curate` or `vfm demo` writes one"
     )
 
 

@@ -14,6 +14,17 @@ from cli.commands import config, doctor, view
 from cli.main import main
 from common.errors import VfmError
 
+SOURCES = (
+    "common",
+    "curation",
+    "dataloading",
+    "models",
+    "parallel",
+    "inference",
+    "training",
+    "cli",
+)
+
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -65,7 +76,7 @@ def test_view_says_where_pages_are(tmp_path: Path) -> None:
         view.run([str(tmp_path / "nothing")])
 
 
-@pytest.mark.parametrize("argv", [[], ["a", "b"], ["a", "open=maybe"]])
+@pytest.mark.parametrize("argv", [[], [""], ["a", "b"], ["a", "open=maybe"]])
 def test_view_usage(argv: list[str]) -> None:
     with pytest.raises(VfmError, match="usage: vfm view DIR"):
         view.run(argv)
@@ -89,6 +100,19 @@ def test_doctor_tells_the_truth(findings: dict[str, doctor.Finding]) -> None:
     assert findings["h264"].value == "decode and encode", "PyAV's wheels bring x264"
 
 
+def test_doctor_speaks_of_what_is_used() -> None:
+    """That something is missing which no command would use is no news."""
+    modules = {"scikit-video": "skvideo"}
+    root = Path(doctor.__file__).parents[2]
+    ours = [p for p in root.glob("*/**/*.py") if p.relative_to(root).parts[0] in SOURCES]
+    code = "\n".join(p.read_text() for p in ours if p != Path(doctor.__file__))
+    for distribution in doctor.PACKAGES:
+        name = modules.get(distribution, distribution)
+        assert re.search(rf'(import|from) {name}\b|find_spec\("{name}"\)', code), distribution
+    for codec, (_, encoder, _) in doctor.CODECS.items():
+        assert encoder is None or f'"{encoder}"' in code, codec
+
+
 def test_doctor_codecs() -> None:
     assert doctor.has_codec("libx264", "w")
     assert not doctor.has_codec("libx264", "r"), "an encoder only"
@@ -96,9 +120,9 @@ def test_doctor_codecs() -> None:
 
 
 def test_doctor_says_what_a_missing_codec_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "has_codec", lambda name, mode: name != "libx265")
+    monkeypatch.setattr(doctor, "has_codec", lambda name, mode: name != "hevc")
     hevc = next(f for f in doctor.examine() if f.name == "hevc")
-    assert (hevc.value, hevc.cost) == ("decode", doctor.CODECS["hevc"][2])
+    assert (hevc.value, hevc.cost) == ("", doctor.CODECS["hevc"][2])
 
 
 def test_doctor_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,3 +159,28 @@ def test_config_refuses_a_command_without_one() -> None:
         config.run(["doctor"])
     with pytest.raises(VfmError, match="usage: vfm config COMMAND"):
         config.run([])
+
+
+def test_demo_refuses_at_once_what_is_impossible_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, line in (
+        (["experiment=nope"], "experiment=nope: there is no such choice"),
+        (["experiment=nope", "dry_run=true"], "experiment=nope: there is no such choice"),
+        (["guidance_scale=-1"], "guidance_scale must be finite and not negative, got -1.0"),
+        (["videos=nope"], "videos=nope: there is no such folder or file"),
+        (["videos="], "videos= is empty"),
+        (["output="], "output= is empty"),
+    ):
+        assert main(["demo", *words]) == 2
+        printed = capsys.readouterr()
+        assert line in printed.err
+        assert printed.out == "", "nothing was begun"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_generate_refuses_a_name_of_a_suffix_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (".mp4", "folder/.mp4"):
+        assert main(["generate", "checkpoint=run", "prompt=", f"output={name}"]) == 2
+        assert f"output={name} has no name before its .mp4" in capsys.readouterr().err
