@@ -394,6 +394,7 @@ class _Run:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
+            disable=not self._console.is_terminal,
         )
 
 

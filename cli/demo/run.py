@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 import torch
 from rich.console import Console
+from rich.progress import Progress
 
 from cli.config import load
 from cli.demo.config import DemoConfig
@@ -30,6 +31,7 @@ from cli.main import command
 from cli.schema import plain
 from common.errors import NothingProduced
 from common.media import write_video
+from common.pages import duration
 from inference.config import SamplerConfig
 from inference.generate import VideoShape
 from inference.loading import Generator, load_generator
@@ -72,7 +74,8 @@ class DemoRun:
         comparison = self._timed("generate", lambda: self._compare(train, generator, shape))
         examples = self._examples(comparison, generator, shape) if comparison else []
         write_demo_page(self.page, self._page(train, generator, comparison, examples))
-        self.console.print(f"\n{self.page.absolute()}", highlight=False, soft_wrap=True)
+        took = ", ".join(f"{part} {duration(seconds)}" for part, seconds in self.wall_s.items())
+        self.console.print(f"\n{took}\n{self.page.absolute()}", highlight=False, soft_wrap=True)
         return code
 
     def curate_words(self) -> list[str]:
@@ -103,21 +106,31 @@ class DemoRun:
     ) -> Comparison | None:
         self.console.rule("vfm generate")
         windows = held_out_windows(train, shape)
-        comparison = compare(
-            generator,
-            windows,
-            shape,
-            self.sampler,
-            max_captions=self.config.max_captions,
-            seed=self.config.seed,
-        )
+        with Progress(
+            console=self.console, transient=True, disable=not self.console.is_terminal
+        ) as bars:
+            bar = bars.add_task("denoise", total=2 * self.sampler.num_steps)
+            comparison = compare(
+                generator,
+                windows,
+                shape,
+                self.sampler,
+                max_captions=self.config.max_captions,
+                seed=self.config.seed,
+                on_step=lambda _: bars.advance(bar),
+            )
         if comparison is None:
-            self.console.print("fewer than two captions have a held-out window: nothing to compare")
+            self.console.print(
+                "fewer than two captions have a held-out window: nothing to compare",
+                soft_wrap=True,
+            )
         else:
             self.console.print(
                 f"{comparison.matched} of {len(comparison.chosen)} generated videos are nearest "
                 f"to a held-out window of their caption; {comparison.shuffled_matched} with "
-                "exchanged captions"
+                "exchanged captions",
+                highlight=False,
+                soft_wrap=True,
             )
         return comparison
 
