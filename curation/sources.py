@@ -98,12 +98,6 @@ class Found:
     refused: list[Refusal] = field(default_factory=list)
 
 
-def find_sources(folder: Path) -> tuple[list[SourceFile], list[str]]:
-    """The candidate files of a folder and the names of the other files; see `scan`."""
-    found = scan(folder)
-    return found.files, found.others
-
-
 def scan(folder: Path, *, without: Path | None = None) -> Found:
     """Everything in a folder, at any depth. A single file is its own folder.
 

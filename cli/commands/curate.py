@@ -55,12 +55,13 @@ def run(argv: list[str]) -> int:
 
 
 def _plan(config: "CurateConfig") -> list[str]:
-    from curation.sources import find_sources
+    from curation.sources import scan
 
-    sources, others = find_sources(Path(config.input))
-    mib = sum(Path(source.path).stat().st_size for source in sources) / 2**20
+    found = scan(Path(config.input), without=Path(config.output))
+    mib = sum(Path(source.path).stat().st_size for source in found.files) / 2**20
     exists = (Path(config.output) / "ledger").is_dir()
     return [
-        f"input: {len(sources)} files to read, {mib:.1f} MiB; {len(others)} passed over",
+        f"input: {len(found.files)} files to read, {mib:.1f} MiB; {len(found.others)} passed over",
+        *(f"cannot be read: {bad.source} ({bad.reason})" for bad in found.refused),
         f"output: {config.output}, {'which is continued' if exists else 'which is new'}",
     ]

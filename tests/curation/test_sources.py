@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import MediaError
 from curation.executors.local import attempt
-from curation.sources import SourceFile, find_sources, scan, state_of, unchanged
+from curation.sources import SourceFile, scan, state_of, unchanged
 from curation.stage import Failure
 from curation.stages import ingest
 from curation.stages.ingest import Ingest
@@ -66,7 +66,6 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         "pipe.mp4": "unreadable",
     }
     assert all(str(tmp_path) in refusal.path for refusal in found.refused)
-    assert find_sources(tmp_path) == (found.files, found.others)
     alone = scan(Path(bad))
     assert [refusal.reason for refusal in alone.refused] == ["bad_name"]
 
