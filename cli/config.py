@@ -80,7 +80,12 @@ def preview(command: str, overrides: Sequence[str], schema: type) -> str:
     """The YAML that `load` would give, also while values are missing: those stay `???`."""
     merged, _ = _merge(command, overrides, schema, "")
     unresolved = OmegaConf.to_container(merged)
+    assert isinstance(unresolved, dict)
     if _missing(unresolved):
+        # What is there is checked all the same, as far as it stands alone.
+        for name, content in unresolved.items():
+            if not _missing(content) and "${" not in str(content):
+                schemas.build(schemas.type_at(schema, str(name)), content, str(name))
         return _dump(unresolved)
     return _dump(schemas.plain(schemas.build(schema, _resolve(merged))))
 
@@ -207,7 +212,7 @@ def _compose(command: str, choices: Sequence[str], *, with_hydra: bool = False) 
 def _split(word: str, example: str) -> tuple[str, str]:
     key, equals, text = word.partition("=")
     hint = f"; for example: {example}" if example else ""
-    if word.startswith("-"):
+    if word.startswith("-") and word.strip("-"):
         name = key.lstrip("-").replace("-", "_")
         raise ConfigError(f"'{word}': settings are written {name}={text or 'VALUE'}{hint}")
     if key.startswith(("+", "~")):

@@ -149,12 +149,20 @@ def _refusal(error: OSError, argv: list[str]) -> str | None:
     error is none."""
     if error.errno == errno.ENOENT and not _here_exists():
         return "the current folder does not exist any more; change to one that does"
-    if error.errno not in _REFUSALS:
-        return None
     code, path = error.errno, error.filename
+    if code == errno.ENOENT and isinstance(path, str):
+        # A folder above a place that was asked for cannot be made: /proc is such a file system.
+        asked = [w for w in argv if "=" in w and _lies_in(_value(w), path)]
+        return (
+            f"{asked[0]}: nothing can be made in {Path(path).parent}; {_ELSEWHERE}"
+            if asked
+            else None
+        )
+    if code not in _REFUSALS:
+        return None
     if not isinstance(path, str):
         return _REFUSALS[code]
-    word = max((w for w in argv if _leads_to(w, path)), key=len, default="")
+    word = max((w for w in argv if _lies_in(path, _value(w))), key=len, default="")
     if code in (errno.ENOTDIR, errno.EEXIST):
         parts = map(str, (Path(path), *Path(path).parents))
         files = [p for p in parts if os.path.isfile(p)]  # noqa: PTH113 (never raises)
@@ -164,10 +172,12 @@ def _refusal(error: OSError, argv: list[str]) -> str | None:
     return ": ".join([*filter(None, names), _REFUSALS[code]])
 
 
-def _leads_to(word: str, path: str) -> bool:
-    """Whether a path lies at or below the value of a `KEY=VALUE`, or below a bare word."""
-    value = word.partition("=")[2] if "=" in word else word
-    return bool(value) and Path(path).absolute().is_relative_to(Path(value).absolute())
+def _value(word: str) -> str:
+    return word.partition("=")[2] if "=" in word else word
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    return bool(path and folder) and Path(path).absolute().is_relative_to(Path(folder).absolute())
 
 
 def _here_exists() -> bool:

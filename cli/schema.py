@@ -80,7 +80,7 @@ def type_at(schema: type, key: str) -> Any:
 
 def unknown(key: str, schema: type, extra: typing.Iterable[str] = ()) -> ConfigError:
     """The error for a key that the schema has not. `extra` are more names that are possible."""
-    known = [*keys(schema), *extra]
+    known = list(dict.fromkeys([*keys(schema), *extra]))
     last = key.rsplit(".", 1)[-1]
     same_name = [k for k in known if k.rsplit(".", 1)[-1] == last]
     hint = f" (did you mean '{same_name[0]}'?)" if same_name else nearest(key, known)
@@ -244,6 +244,10 @@ def _path_or_name(hint: Any, text: str, key: str) -> str:
     if not text.strip():
         null = ", or null" if is_optional(hint) else ""
         raise ConfigError(f"{key}={text} is empty: give a value{null}")
+    if "://" in text:
+        raise ConfigError(
+            f"{key}={text}: this version reads and writes this machine alone; give a path"
+        )
     return str(Path(text).expanduser()) if text.startswith("~/") else text
 
 

@@ -19,7 +19,11 @@ examples:
 def run(argv: list[str]) -> int:
     names = [n for n in command_names() if hasattr(command(n), "schema")]
     if not argv or argv[0] not in names:
-        given = f"'{argv[0]}' has no configuration{nearest(argv[0], names)}" if argv else "whose?"
+        given = (
+            f"'{argv[0]}' has no configuration{nearest(argv[0], names)}"
+            if argv
+            else "no command is given"
+        )
         raise VfmError(f"{given}; usage: vfm config COMMAND, with one of {', '.join(names)}")
     from cli.config import preview
 

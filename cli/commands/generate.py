@@ -41,7 +41,10 @@ def run(argv: list[str]) -> int:
 
     generator, shape = open_generator(config)
     if loaded.dry_run:
-        return show_plan(loaded, [f"{shape} from step {generator.step}"])
+        size = (
+            f"{shape.width}x{shape.height}, {shape.num_frames} frames at {shape.fps:g} per second"
+        )
+        return show_plan(loaded, [f"video: {size}", f"model: as trained to step {generator.step}"])
     path = generate_file(generator, shape, config, loaded.yaml)
     print(f"{path}  ({path.with_suffix('.yaml')} holds the settings)")
     return 0

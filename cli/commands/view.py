@@ -41,6 +41,8 @@ def find_page(folder: Path) -> Path:
     """The page of a folder, as an absolute path. Raises `VfmError` that says where others lie."""
     if folder.is_file() and folder.suffix == ".html":
         return folder.resolve()
+    if folder.is_file():
+        raise VfmError(f"{folder} is neither a folder nor a page (.html)")
     if not folder.is_dir():
         raise VfmError(f"there is no folder {folder}")
     for name in PAGES:

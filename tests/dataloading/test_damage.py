@@ -181,9 +181,7 @@ def test_files_that_cannot_be_looked_at_are_named(tmp_path: Path) -> None:
 def test_clips_that_are_there_twice_are_refused_by_name(tmp_path: Path) -> None:
     clips = [Clip(clip_id="ant"), Clip(clip_id="bee")]
     folder = make_folder(tmp_path, {"a": clips, "b": clips[:1]})
-    with pytest.raises(
-        DataError, match="clips more than once: ant; remove"
-    ):
+    with pytest.raises(DataError, match="clips more than once: ant; remove"):
         loader(folder)
 
 
