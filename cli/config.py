@@ -10,6 +10,7 @@ Other values follow Hydra's grammar: `steps=100`, `betas=[0.9,0.95]`, `flags={a:
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def preview(command: str, overrides: Sequence[str], schema: type) -> str:
         # What is there is checked all the same, as far as it stands alone.
         for name, content in unresolved.items():
             if not _missing(content) and "${" not in str(content):
-                schemas.build(schemas.type_at(schema, str(name)), content, str(name))
+                schemas.build_field(schema, str(name), content)
         return _dump(unresolved)
     return _dump(schemas.plain(schemas.build(schema, _resolve(merged))))
 
@@ -210,6 +211,13 @@ def _compose(command: str, choices: Sequence[str], *, with_hydra: bool = False) 
 
 
 def _split(word: str, example: str) -> tuple[str, str]:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"'{word}' holds bytes that are no {sys.getfilesystemencoding()}: give another name, "
+            "or set the locale in which it is text, as LC_ALL=C.UTF-8"
+        ) from None
     key, equals, text = word.partition("=")
     hint = f"; for example: {example}" if example else ""
     if word.startswith("-") and word.strip("-"):

@@ -122,6 +122,14 @@ def build(schema: Any, value: Any, key: str = "") -> Any:
     raise ConfigError(f"{key}={value!s}: {describe(schema)} is needed")
 
 
+def build_field(section: type, name: str, value: Any, prefix: str = "") -> Any:
+    """The value of one field of a section, as `build` gives it and with its refusals."""
+    hint, key = _hints(section)[name], prefix + name
+    if name not in FREE_TEXTS and is_text(hint) and isinstance(value, str):
+        value = value if value == defaults(section)[name] else _path_or_name(hint, value, key)
+    return build(hint, value, key)
+
+
 def describe(hint: Any) -> str:
     """A type in words, for messages: `a whole number`, `one of slow, fast`."""
     simple = {
@@ -230,13 +238,7 @@ def _build_section(section: type, value: Any, key: str) -> Any:
     absent = [prefix + n for n, v in known.items() if v == MISSING and n not in value]
     if absent:
         raise ConfigError(f"{', '.join(absent)}: a value is needed")
-    fields = {}
-    for name, item in value.items():
-        key = prefix + name
-        if name not in FREE_TEXTS and is_text(hints[name]) and isinstance(item, str):
-            item = item if item == known[name] else _path_or_name(hints[name], item, key)
-        fields[name] = build(hints[name], item, key)
-    return section(**fields)
+    return section(**{name: build_field(section, name, v, prefix) for name, v in value.items()})
 
 
 def _path_or_name(hint: Any, text: str, key: str) -> str:

@@ -160,6 +160,9 @@ def test_values(configs: Path, override: str, name: str, value: Any) -> None:
         ("steps=99999999999999999999", ["steps=99999999999999999999", "64 bits"]),
         ("steps=" + "9" * 5000, ["steps=", "cannot be read", "a whole number"]),
         ("betas=" + "[" * 9999, ["betas=", "cannot be read", "a list"]),
+        ("input=s3://bucket/x", ["input=s3://bucket/x", "give a path"]),
+        ("input=\udcff", ["input=\udcff", "no utf-8", "LC_ALL=C.UTF-8"]),
+        ("--", ["'--'", "KEY=VALUE"]),
         ("model=null", ["model=null", "small"]),
         ("model=", ["model=", "small"]),
         ("output=", ["output= is empty"]),
@@ -263,6 +266,31 @@ def test_dry_run_reaches_a_schema_that_has_the_field(configs: Path) -> None:
 def test_preview_shows_what_is_missing(configs: Path) -> None:
     assert yaml.safe_load(preview("train", [], Train))["input"] == "???"
     assert yaml.safe_load(preview("train", [*NEEDED, "lr=1"], Train))["lr"] == 1.0
+
+
+def test_preview_refuses_what_is_there_and_impossible(configs: Path) -> None:
+    @dataclass(kw_only=True)
+    class Positive:
+        value: int = 1
+
+        def __post_init__(self) -> None:
+            if self.value < 1:
+                raise ConfigError(f"part.value must be positive, got {self.value}")
+
+    @dataclass(kw_only=True)
+    class Whole:
+        output: str
+        input: str = "x"
+        part: Positive = field(default_factory=Positive)
+
+    (configs / "whole.yaml").write_text("output: ???\n")
+    assert yaml.safe_load(preview("whole", ["part.value=2"], Whole))["part"] == {"value": 2}
+    with pytest.raises(ConfigError, match="got 0"):
+        preview("whole", ["part.value=0"], Whole)
+    with pytest.raises(ConfigError, match="output= is empty"):
+        preview("whole", ["output=", "part.value=2"], Whole)
+    with pytest.raises(ConfigError, match="input= is empty"):
+        preview("whole", ["input="], Whole)
 
 
 def test_hydra_leaves_no_trace(

@@ -133,6 +133,7 @@ PLACES = {
     "afile": "output=afile: a file where a folder is needed; give another path",
     "loop": "output=loop: something of another kind has this name; give another path",
     "loop/run": "output=loop/run: a link that leads back to itself; give another path",
+    "/proc/x/y": "output=/proc/x/y: nothing can be made in /proc; give another path",
     "a" * 300: f"output={'a' * 300}: the name is too long; give a shorter one",
 }
 
