@@ -40,7 +40,7 @@ class OptimizerConfig:
             raise ConfigError(
                 f"optimizer.warmup_steps must not be negative, got {self.warmup_steps}"
             )
-        # Infinity is a way to say that nothing is clipped.
+        # A very large number is a way to say that nothing is clipped.
         if not self.clip_grad_norm > 0:
             raise ConfigError(
                 f"optimizer.clip_grad_norm must be positive, got {self.clip_grad_norm}"

@@ -18,7 +18,7 @@ class DemoConfig:
     """Training steps; the experiment's where not given."""
     max_captions: int = 8
     """Captions that are generated, each once with its own caption and once with another."""
-    guidance_scale: float = 1.5
+    guidance_scale: float = 1.2
     seed: int = 0
 
     def __post_init__(self) -> None:
