@@ -143,7 +143,7 @@ class _Run:
             write_failures(self._output / "failed.jsonl", failed, self._config)
             write_summary(self._output / "summary.json", summary)
             report = write_report(self._output)
-        print_summary(self._console, summary, report)
+        print_summary(self._console, summary, failed, report)
         kept = summary["clips_kept"]
         return CurateResult(
             summary=summary, exit_code=3 if not kept else 1 if failed or num_stale else 0

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,13 @@ def write_failures(path: Path, entries: list[dict[str, Any]], config: CurateConf
     write_failed(path, lines)
 
 
-def print_summary(console: Console, summary: dict[str, Any], report: Path) -> None:
+_FAILURES_SHOWN = 20
+
+
+def print_summary(
+    console: Console, summary: dict[str, Any], failed: Sequence[dict[str, Any]], report: Path
+) -> None:
+    """The accounting as a table, what failed by name, and where the page lies."""
     table = Table("", "clips", "seconds", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -66,6 +72,11 @@ def print_summary(console: Console, summary: dict[str, Any], report: Path) -> No
             table.add_row(f"{kind}: {reason}", shown, f"{seconds:.1f}")
     table.add_row("in", str(summary["clips_in"]), f"{summary['seconds_in']:.1f}")
     console.print(table)
+    for entry in failed[:_FAILURES_SHOWN]:
+        line = f"failed: {entry['source']} ({entry['reason']}): {entry['detail']}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(failed) > _FAILURES_SHOWN:
+        console.print(f"and {len(failed) - _FAILURES_SHOWN} more, see failed.jsonl")
     for name, problem in summary["caption_problems"].items():
         console.print(f"caption left out: {name} {problem}", markup=False)
     if summary["captions_not_in_shards"]:

@@ -57,6 +57,7 @@ def test_own_footage(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (quick / "in/broken.mp4").write_bytes(b"no video at all")
     assert main(WORDS) == 1, "one file could not be used"
     printed = capsys.readouterr().out
+    assert "failed: broken.mp4 (not_a_video): " in printed
     assert printed.rstrip().endswith(str(quick / "out/index.html"))
     page = (quick / "out/index.html").read_text()
     assert "Blobs &lt;one&gt;." in page
