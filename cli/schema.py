@@ -8,6 +8,7 @@ kind is an error that names the key, the value and what is possible.
 import dataclasses
 import enum
 import math
+import re
 import sys
 import types
 import typing
@@ -238,7 +239,13 @@ def _build_section(section: type, value: Any, key: str) -> Any:
     absent = [prefix + n for n, v in known.items() if v == MISSING and n not in value]
     if absent:
         raise ConfigError(f"{', '.join(absent)}: a value is needed")
-    return section(**{name: build_field(section, name, v, prefix) for name, v in value.items()})
+    fields = {name: build_field(section, name, v, prefix) for name, v in value.items()}
+    try:
+        return section(**fields)
+    except ConfigError as error:
+        # A section does not know where it stands; its own names become whole keys here.
+        first = re.split(r"\W", str(error), maxsplit=1)[0]
+        raise (ConfigError(f"{prefix}{error}") if prefix and first in hints else error) from None
 
 
 def _path_or_name(hint: Any, text: str, key: str) -> str:

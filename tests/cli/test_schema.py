@@ -113,3 +113,24 @@ def test_texts_are_texts() -> None:
     assert is_text(Path | None)
     assert not is_text(int | str), "a number is possible, so it is parsed"
     assert describe(bool) == "true or false"
+
+
+@dataclass(kw_only=True)
+class Checked:
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ConfigError(f"depth is {self.depth}, must be at least 1")
+
+
+@dataclass(kw_only=True)
+class Outer:
+    inner: Checked = field(default_factory=Checked)
+
+
+def test_what_a_section_refuses_itself_is_named_whole_too() -> None:
+    with pytest.raises(ConfigError, match=r"^inner\.depth is 0, must be at least 1$"):
+        build(Outer, {"inner": {"depth": 0}})
+    with pytest.raises(ConfigError, match=r"^depth is 0"):
+        build(Checked, {"depth": 0})
