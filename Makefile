@@ -3,7 +3,7 @@
 #   make test [ARGS=...]     all tests that need no GPU
 #   make check               format, lint, types, import rules
 #   make format              rewrites the code in the project's format
-#   make clean               removes .venv, caches and demo_out
+#   make clean               removes .venv, caches and demo_out*
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
@@ -37,7 +37,7 @@ format: venv
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --fix --quiet .
 
 clean:
-	rm -rf .venv build dist *.egg-info demo_out .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist *.egg-info demo_out demo_out_* .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # Two stamps: packages change with the lock, vfm itself (its console script) with pyproject.toml.
 venv: .venv/vfm.stamp

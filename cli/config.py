@@ -10,9 +10,9 @@ Other values follow Hydra's grammar: `steps=100`, `betas=[0.9,0.95]`, `flags={a:
 """
 
 import re
+import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -72,7 +72,7 @@ def load(
         command=command,
         config=config,
         yaml=_dump(schemas.plain(config)),
-        typed=" ".join(overrides),
+        typed=shlex.join(overrides),
         dry_run=dry_run,
     )
 
@@ -91,29 +91,14 @@ def preview(command: str, overrides: Sequence[str], schema: type) -> str:
     return _dump(schemas.plain(schemas.build(schema, _resolve(merged))))
 
 
-@contextmanager
-def begin(loaded: Loaded[Any], folder: Path) -> Iterator[None]:
+def begin(loaded: Loaded[Any], folder: Path) -> None:
     """Says in one line what is run, and saves the resolved configuration in `folder`.
 
-    A `ConfigError` from the work within means that nothing was run: the folder is then left as it
-    was, and is removed where it was not there.
+    To be called once the work is sure to start: what is refused leaves the folder as it was.
     """
     path = folder / "config.yaml"
-    before = path.read_bytes() if path.is_file() else None
-    new = [f for f in (folder, *folder.parents) if not f.exists()]
     write_atomic(path, loaded.yaml.encode())
     print(f"vfm {loaded.command} {loaded.typed}".rstrip() + f"   (all settings: {path})")
-    try:
-        yield
-    except ConfigError:
-        if before is not None:
-            write_atomic(path, before)
-        else:
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # something else lies in it: it stays
-            for made in new:
-                made.rmdir()
-        raise
 
 
 def show_plan(loaded: Loaded[Any], plan: Sequence[str] = ()) -> int:

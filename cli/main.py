@@ -57,6 +57,9 @@ Exit codes: 0 done; 1 done, but some items failed; 2 the request was wrong; 3 no
 def main(argv: list[str] | None = None) -> int:
     """Runs `vfm` and returns its exit code. `argv` is without the program's name."""
     argv = sys.argv[1:] if argv is None else argv
+    # OpenMP's threads wait for each other in busy loops, which makes training slower by tens of
+    # times as soon as anything else wants a core; it reads this once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _print_anything()
     try:
         code = _dispatch(argv)

@@ -84,7 +84,9 @@ def unknown(key: str, schema: type, extra: typing.Iterable[str] = ()) -> ConfigE
     known = list(dict.fromkeys([*keys(schema), *extra]))
     last = key.rsplit(".", 1)[-1]
     same_name = [k for k in known if k.rsplit(".", 1)[-1] == last]
-    hint = f" (did you mean '{same_name[0]}'?)" if same_name else nearest(key, known)
+    section = key.rpartition(".")[0]
+    inside = [k for k in known if k.startswith(f"{section}.")] if section else []
+    hint = f" (did you mean '{same_name[0]}'?)" if same_name else nearest(key, inside or known)
     if not hint:
         hint = f"; known keys: {', '.join(k for k in known if '.' not in k)}"
     return ConfigError(f"unknown key '{key}'{hint}")

@@ -61,7 +61,9 @@ class CaptionBook:
                 raise ConfigError(f"captions={explicit} does not exist") from None
             except OSError as error:
                 why = error.strerror or error
-                raise ConfigError(f"captions={explicit} cannot be read: {why}") from None
+                raise ConfigError(
+                    f"captions={explicit} cannot be read ({why}): name a JSON file"
+                ) from None
             except ValueError as error:
                 raise DataError(f"captions={explicit}: {error}") from error
         self._common: dict[str, Any] = {}

@@ -1,8 +1,9 @@
 """`vfm curate`: score everything, decide, encode and pack what is kept, and account for it all."""
 
 import json
+import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from curation.memory import Work
 from curation.pipeline import Executor
 from curation.report import write_report
 from curation.results import Collected, collect
-from curation.shard import Packer, bucket_of, read_sharded
-from curation.sources import Found, SourceFile, scan
+from curation.shard import Packer, bucket_of, read_sharded, sweep_shards
+from curation.sources import EXTENSIONS, Found, SourceFile, scan
 from curation.stage import Failure, failure_of
 from curation.stages.analyse import Analyse, Analysis
 from curation.stages.ingest import Ingest
@@ -44,12 +45,17 @@ class CurateResult:
 
 
 def curate(
-    config: CurateConfig, *, console: Console | None = None, executor: Executor | None = None
+    config: CurateConfig,
+    *,
+    console: Console | None = None,
+    executor: Executor | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> CurateResult:
     """Curates a folder of videos; the same call continues a run that was killed.
 
     Args:
         console: where progress and the closing table go; None is silent.
+        on_start: called once the output is this run's own and nothing is left to refuse.
     Raises:
         VfmError: where the request is wrong: no such input, nothing to do, folders inside each
             other, another driver at work, or other parameters than those of existing shards; or the
@@ -58,14 +64,19 @@ def curate(
     folder, output = _folders(config)
     found = scan(folder, without=output)
     if not found.files and not found.refused:
+        endings = ", ".join(EXTENSIONS[:6])
+        if not folder.is_dir():
+            raise ConfigError(f"input={config.input} has no ending of a video ({endings}, ...)")
         more = f" ({len(found.others)} files of other kinds)" if found.others else ""
-        raise ConfigError(f"input={config.input} holds no video{more}: name a folder of videos")
+        raise ConfigError(
+            f"input={config.input} holds no video{more}: name a folder of videos ({endings}, ...)"
+        )
     book = CaptionBook(folder, Path(config.captions) if config.captions else None)
     with only_driver(output / "ledger"):
         ledger = Ledger(output / "ledger")
         try:
             run = _Run(config, output, ledger, console or Console(quiet=True), executor)
-            return run(folder, found, book)
+            return run(folder, found, book, on_start)
         finally:
             ledger.close()
 
@@ -75,8 +86,11 @@ def _folders(config: CurateConfig) -> tuple[Path, Path]:
     if not folder.exists():
         raise ConfigError(f"input={config.input} does not exist")
     if output.exists() and not output.is_dir():
-        raise ConfigError(f"output={config.output} is a file: name a folder")
-    real_in, real_out = folder.resolve(), output.resolve()
+        raise ConfigError(
+            f"output={config.output}: a file where a folder is needed; give another path"
+        )
+    # Unlike Path.resolve, a link that leads to itself is no error here.
+    real_in, real_out = Path(os.path.realpath(folder)), Path(os.path.realpath(output))
     if real_in.is_dir() and real_out.is_relative_to(real_in):
         raise ConfigError(
             f"output={config.output} lies inside input={config.input}, so the next run would "
@@ -84,6 +98,8 @@ def _folders(config: CurateConfig) -> tuple[Path, Path]:
         )
     if real_in.is_relative_to(real_out):
         raise ConfigError(f"input={config.input} lies inside output={config.output}: separate them")
+    if (output / "checkpoints").is_dir():
+        raise ConfigError(f"output={config.output} is the folder of a training run: choose another")
     return folder, output
 
 
@@ -114,11 +130,14 @@ class _Run:
         self._unread: list[tuple[Failure, str]] = []
         """Files without an id, and their paths."""
 
-    def __call__(self, folder: Path, input_: Found, book: CaptionBook) -> CurateResult:
+    def __call__(
+        self, folder: Path, input_: Found, book: CaptionBook, on_start: Callable[[], None]
+    ) -> CurateResult:
         began = time.perf_counter()
         manifest, sharded = read_sharded(self._shards)
         self._check_parameters(manifest)
-        self._sweep()
+        on_start()
+        self._sweep(manifest)
         self._take_in(folder, input_, book, {clip_id.split("-")[0] for clip_id in sharded})
         analyses = self._score()
         found = collect(
@@ -174,8 +193,10 @@ class _Run:
             )
         self._ledger.set_meta("parameters", now)
 
-    def _sweep(self) -> None:
-        """Removes half-written files of a killed run; nobody else writes here now."""
+    def _sweep(self, manifest: Manifest) -> None:
+        """Removes what a killed run left: half-written files, and tars that no manifest names;
+        nobody else writes here now."""
+        sweep_shards(self._shards, manifest)
         for folder in (self._shards, self._spool, self._output / "report"):
             for path in folder.rglob(f"{TEMPORARY_PREFIX}*"):
                 path.unlink(missing_ok=True)

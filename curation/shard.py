@@ -89,6 +89,17 @@ def read_sharded(shards: Path) -> tuple[Manifest, dict[str, ShardedClip]]:
     return manifest, clips
 
 
+def sweep_shards(shards: Path, manifest: Manifest) -> None:
+    """Removes tars that the manifest does not name, with what belongs to them. A run that was
+    killed before the manifest grew leaves such a tar; the clips in it are sharded again."""
+    named = {shard.path for shard in manifest.shards}
+    for tar in shards.rglob("*.tar"):
+        path = tar.relative_to(shards).as_posix()
+        if path not in named:
+            for left in (tar, shards / index_path(path), tar.with_name(f"{tar.name}.idx")):
+                left.unlink(missing_ok=True)
+
+
 @dataclass(kw_only=True)
 class _Queue:
     """One bucket: clips still to come, in order, and those of the tar being filled."""

@@ -16,7 +16,7 @@ _OF_PICTURES = (
     ".wmv", ".flv", ".3gp", ".ogv", ".mxf", ".y4m",
 )  # fmt: skip
 _OF_SOUND = (".m4a", ".mka", ".aac", ".mp3", ".wav", ".ogg", ".flac", ".opus")
-EXTENSIONS = frozenset([*_OF_PICTURES, *_OF_SOUND])
+EXTENSIONS = (*_OF_PICTURES, *_OF_SOUND)
 """Containers that may hold video. Those that are usually sound alone are opened too and refused by
 name: a sound file in a folder of videos is likelier a mistake than a wish."""
 

@@ -47,11 +47,17 @@ def write_failures(path: Path, entries: list[dict[str, Any]], config: CurateConf
     """Each entry with the command that meets it again, alone and in a folder of its own."""
     again = f"{Path(config.output).absolute()}-again"
     lines = []
-    for entry in entries:
-        words = [f"input={entry['path']}", f"output={again}", *_overrides(config)]
+    for number, entry in enumerate(entries):
+        folder = f"{again}/{entry['id'] or number}"
+        words = [f"input={entry['path']}", f"output={folder}", *_overrides(config)]
         command = shlex.join(["vfm", "curate", *words])
         lines.append({k: v for k, v in entry.items() if k != "path"} | {"command": command})
     write_failed(path, lines)
+
+
+def printable(text: str) -> str:
+    """A text without the control characters by which a file name could steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 _FAILURES_SHOWN = 20
@@ -72,13 +78,17 @@ def print_summary(
             table.add_row(f"{kind}: {reason}", shown, f"{seconds:.1f}")
     table.add_row("in", str(summary["clips_in"]), f"{summary['seconds_in']:.1f}")
     console.print(table)
+    console.print(
+        f"captions: {summary['captioned_clips_kept']} of {summary['clips_kept']} kept clips",
+        highlight=False,
+    )
     for entry in failed[:_FAILURES_SHOWN]:
         line = f"failed: {entry['source']} ({entry['reason']}): {entry['detail']}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     if len(failed) > _FAILURES_SHOWN:
         console.print(f"and {len(failed) - _FAILURES_SHOWN} more, see failed.jsonl")
     for name, problem in summary["caption_problems"].items():
-        console.print(f"caption left out: {name} {problem}", markup=False)
+        console.print(f"caption left out: {printable(name)} {problem}", markup=False)
     if summary["captions_not_in_shards"]:
         console.print(
             f"{summary['captions_not_in_shards']} clips lie in shards with other captions than "

@@ -1,6 +1,5 @@
 """What can be asked of `vfm generate`."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,18 +27,19 @@ class SamplerConfig:
             )
         if self.num_steps < 1:
             raise ConfigError(f"sampler.num_steps must be at least 1, got {self.num_steps}")
-        if not 0 < self.sigma_max < math.inf:
-            raise ConfigError(f"sampler.sigma_max must be positive, got {self.sigma_max}")
+        # Beyond these a float32 overflows on the way, and long before that nothing is gained.
+        if not 0 < self.sigma_max <= 1e6:
+            raise ConfigError(f"sampler.sigma_max must lie in 0 to 1e6, got {self.sigma_max}")
         if not 0 < self.sigma_min < self.sigma_max:
             raise ConfigError(
                 f"sampler.sigma_min={self.sigma_min} must lie between 0 and "
                 f"sampler.sigma_max={self.sigma_max}"
             )
-        if not 0 < self.rho < math.inf:
-            raise ConfigError(f"sampler.rho must be positive, got {self.rho}")
-        if not 0 <= self.guidance_scale < math.inf:
+        if not 0.1 <= self.rho <= 100:
+            raise ConfigError(f"sampler.rho must lie in 0.1 to 100, got {self.rho}")
+        if not 0 <= self.guidance_scale <= 1000:
             raise ConfigError(
-                f"sampler.guidance_scale must be finite and not negative, got {self.guidance_scale}"
+                f"sampler.guidance_scale must lie in 0 to 1000, got {self.guidance_scale}"
             )
 
 
@@ -60,10 +60,11 @@ class GenerateConfig:
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
 
     def __post_init__(self) -> None:
-        for name in ("num_frames", "width", "height", "fps"):
+        limits = {"num_frames": (1, 100_000), "width": (1, 16384), "height": (1, 16384)}
+        for name, (least, most) in {**limits, "fps": (0.01, 1000)}.items():
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} must be positive, got {value}")
+            if value is not None and not least <= value <= most:
+                raise ConfigError(f"{name} must lie in {least} to {most}, got {value}")
         check_seed(self.seed)
         if not self.output.endswith(".mp4"):
             raise ConfigError(f"output={self.output} must end in .mp4")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from common import rng
-from common.errors import ConfigError
+from common.errors import ConfigError, VfmError
 from inference.config import SamplerConfig
 from inference.guidance import guided
 from inference.loading import Generator
@@ -66,6 +66,11 @@ def generate(
     sigmas = karras_sigmas(sampler.num_steps, sampler.sigma_min, sampler.sigma_max, sampler.rho)
     denoise = guided(generator.denoiser, text, layout, sampler.guidance_scale)
     tokens = SAMPLERS[sampler.name](denoise, noise * sigmas[0], sigmas, on_step)
+    if not tokens.isfinite().all():
+        raise VfmError(
+            "the model gave numbers that are not finite: try a smaller "
+            f"sampler.guidance_scale (it is {sampler.guidance_scale:g}), or another checkpoint"
+        )
     videos = encoding.frames(tokens, layout)
     latents = unpatchify(tokens / encoding.sigma_data, layout.grids, encoding.patch)
     return [Generated(v, z.cpu()) for v, z in zip(videos, latents, strict=True)]

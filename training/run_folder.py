@@ -60,6 +60,8 @@ class RunFolder:
             raise ConfigError(f"output={self.path}: {parent} is a file; give another folder")
         if not os.access(parent, os.W_OK):
             raise ConfigError(f"output={self.path} cannot be written; give another folder")
+        if (self.path / "shards").is_dir():
+            raise ConfigError(f"output={self.path} is a curated folder; give another for the run")
         if self._lock.exists():
             with self._lock.open() as file:
                 self._claim(file, fcntl.LOCK_SH)

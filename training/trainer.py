@@ -8,7 +8,7 @@ kernels add.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -76,8 +76,11 @@ class Trainer:
         self.num_held_out = int(self.held_out.describe()["samples_per_epoch"])
         self.stop = StopRequest()
 
-    def run(self) -> None:
+    def run(self, on_start: Callable[[], None] = lambda: None) -> None:
         """Trains up to `config.steps`; a finished run is left as it is.
+
+        Args:
+            on_start: called once the folder is this run's own and nothing is left to refuse.
 
         Raises `KeyboardInterrupt` where it was stopped before that.
         """
@@ -89,6 +92,7 @@ class Trainer:
         ):
             self.metrics = self._open_metrics()
             try:
+                on_start()
                 self._build()
                 if not self.num_held_out:
                     self.progress.note(self._nothing_held_out())
@@ -113,6 +117,8 @@ class Trainer:
 
     def _build(self) -> None:
         config = self.config
+        if self.resume_from is None and config.tokenizer.path is None:
+            self.progress.note(f"fitting the tokenizer, {config.tokenizer.fit_steps} steps")
         with self.progress.task("tokenizer", config.tokenizer.fit_steps) as on_step:
             tokenizer = get_tokenizer(
                 config, self.folder.tokenizer, self.resume_from, self.device, on_step

@@ -35,6 +35,8 @@ def schema() -> type:
 
 
 def run(argv: list[str]) -> int:
+    from functools import partial
+
     from rich.console import Console
 
     from cli.config import begin, load, show_plan
@@ -50,8 +52,8 @@ def run(argv: list[str]) -> int:
 
     from curation.run import curate
 
-    with begin(loaded, Path(config.output)):
-        return curate(config, console=Console()).exit_code
+    on_start = partial(begin, loaded, Path(config.output))
+    return curate(config, console=Console(), on_start=on_start).exit_code
 
 
 def _plan(config: "CurateConfig") -> list[str]:

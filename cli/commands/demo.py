@@ -16,7 +16,7 @@ same command; one that is complete is shown again.
 examples:
   vfm demo
   vfm demo videos=holiday output=holiday_demo
-  vfm demo steps=200
+  vfm demo steps=200 output=quick
 """
 
 EXAMPLE = "vfm demo videos=holiday output=holiday_demo"

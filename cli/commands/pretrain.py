@@ -6,7 +6,8 @@ train a video model from curated shards
 usage: vfm pretrain data.path=DIR output=DIR [experiment=NAME] [KEY=VALUE ...]
 
 data.path is the output of `vfm curate`. output is the folder of the run: checkpoints, metrics.jsonl
-and samples. A run that was stopped goes on with the same command; Ctrl-C saves first.
+and samples. A run that was stopped goes on with the same command; once steps are trained,
+Ctrl-C saves first.
 
 examples:
   vfm pretrain data.path=curated output=run experiment=demo
@@ -16,7 +17,7 @@ examples:
 """
 
 EXAMPLE = "vfm pretrain data.path=curated output=run"
-INTERRUPTED = "the same command continues where it stopped"
+INTERRUPTED = "the same command continues from the last checkpoint, or anew where there is none"
 
 
 def schema() -> type:
@@ -26,6 +27,7 @@ def schema() -> type:
 
 
 def run(argv: list[str]) -> int:
+    from functools import partial
     from pathlib import Path
 
     from rich.console import Console
@@ -41,7 +43,6 @@ def run(argv: list[str]) -> int:
     trainer = Trainer(loaded.config, loaded.yaml, Topology.from_environment(), Console())
     if loaded.dry_run:
         return show_plan(loaded, trainer.plan())
-    with begin(loaded, Path(loaded.config.output)):
-        trainer.run()
+    trainer.run(on_start=partial(begin, loaded, Path(loaded.config.output)))
     print(f"trained to step {loaded.config.steps}: {loaded.config.output}")
     return 0

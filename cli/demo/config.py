@@ -1,6 +1,7 @@
 """What can be asked of `vfm demo`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from common.errors import ConfigError
 
@@ -9,7 +10,8 @@ from common.errors import ConfigError
 class DemoConfig:
     """The whole first run: footage in, a page out."""
 
-    output: str = "demo_out"
+    output: str | None = None
+    """By default `demo_out`, and `demo_out_NAME` for a folder of videos of that name."""
     videos: str | None = None
     """A folder of videos; the sample clips where it is not given."""
     experiment: str = "demo"
@@ -26,3 +28,11 @@ class DemoConfig:
             raise ConfigError(f"steps must be at least 1, got {self.steps}")
         if self.max_captions < 2:
             raise ConfigError(f"max_captions must be at least 2, got {self.max_captions}")
+
+    @property
+    def folder(self) -> str:
+        """Where the demo lies."""
+        if self.output is not None:
+            return self.output
+        name = Path(self.videos).resolve().name if self.videos is not None else ""
+        return f"demo_out_{name}" if name else "demo_out"

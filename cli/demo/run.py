@@ -23,10 +23,12 @@ from cli.demo.facts import (
     LossPoint,
     TokenizerFacts,
     ValPoint,
+    checks,
 )
 from cli.demo.footage import sample_captions, sample_footage
 from cli.demo.measure import Comparison, compare, held_out_windows
 from cli.demo.page import write_demo_page
+from cli.demo.record import DemoRecord
 from cli.main import command
 from cli.schema import plain
 from common.errors import NothingProduced
@@ -47,11 +49,11 @@ class DemoRun:
 
     def __init__(self, config: DemoConfig, console: Console) -> None:
         self.config, self.console = config, console
-        self.output = Path(config.output)
+        self.output = Path(config.folder)
         self.curated = self.output / "curated"
         self.run_folder = self.output / "run"
         self.page = self.output / "index.html"
-        self.wall_s: dict[str, float] = {}
+        self.record = DemoRecord(self.output, config.videos)
         # Before the curation, so that what is impossible later is refused at once.
         self.train = load("pretrain", self.pretrain_words(), TrainConfig).config
         self.sampler = SamplerConfig(guidance_scale=config.guidance_scale)
@@ -64,6 +66,7 @@ class DemoRun:
                 f"curation kept no clip, so there is nothing to train on; "
                 f"{self.curated / 'report' / 'index.html'} says why"
             )
+        self.record.trains_on(self.curated / "shards" / "manifest.json", self.run_folder)
         self._timed("pretrain", lambda: self._command("pretrain", self.pretrain_words()))
         train = self.train
         generator = load_generator(self.run_folder)
@@ -73,8 +76,14 @@ class DemoRun:
         )
         comparison = self._timed("generate", lambda: self._compare(train, generator, shape))
         examples = self._examples(comparison, generator, shape) if comparison else []
-        write_demo_page(self.page, self._page(train, generator, comparison, examples))
-        took = ", ".join(f"{part} {duration(seconds)}" for part, seconds in self.wall_s.items())
+        page = self._page(train, generator, comparison, examples)
+        write_demo_page(self.page, page)
+        for check in checks(page.learning) if page.learning else []:
+            told = "passed" if check.passed else "FAILED"
+            self.console.print(f"{told}: {check.sentence}", highlight=False, soft_wrap=True)
+        took = ", ".join(
+            f"{part} {duration(seconds)}" for part, seconds in self.record.wall_s.items()
+        )
         self.console.print(f"\n{took}\n{self.page.absolute()}", highlight=False, soft_wrap=True)
         return code
 
@@ -98,7 +107,7 @@ class DemoRun:
     def _timed(self, part: str, work: Callable[[], T]) -> T:
         began = time.perf_counter()
         result = work()
-        self.wall_s[part] = time.perf_counter() - began
+        self.record.add(part, time.perf_counter() - began)
         return result
 
     def _compare(
@@ -122,14 +131,6 @@ class DemoRun:
         if comparison is None:
             self.console.print(
                 "fewer than two captions have a held-out window: nothing to compare",
-                soft_wrap=True,
-            )
-        else:
-            self.console.print(
-                f"{comparison.matched} of {len(comparison.chosen)} generated videos are nearest "
-                f"to a held-out window of their caption; {comparison.shuffled_matched} with "
-                "exchanged captions",
-                highlight=False,
                 soft_wrap=True,
             )
         return comparison
@@ -184,7 +185,7 @@ class DemoRun:
         return DemoPage(
             title=f"From {what} to generated video",
             created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            wall_s=self.wall_s,
+            wall_s=self.record.wall_s,
             settings=_sections(plain(train)),
             clips=_clips(self.curated),
             loss=[LossPoint(step=r["step"], loss=r["loss"]) for r in records if "loss" in r],

@@ -171,7 +171,7 @@ def test_demo_refuses_at_once_what_is_impossible_later(
     for words, line in (
         (["experiment=nope"], "experiment=nope: there is no such choice"),
         (["experiment=nope", "dry_run=true"], "experiment=nope: there is no such choice"),
-        (["guidance_scale=-1"], "guidance_scale must be finite and not negative, got -1.0"),
+        (["guidance_scale=-1"], "guidance_scale must lie in 0 to 1000, got -1.0"),
         (["videos=nope"], "videos=nope: there is no such folder or file"),
         (["videos="], "videos= is empty"),
         (["output="], "output= is empty"),

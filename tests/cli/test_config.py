@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.config import Loaded, begin, load, preview, show_plan
-from common.errors import ConfigError, NothingProduced, VfmError
+from common.errors import ConfigError
 
 
 class Precision(enum.Enum):
@@ -209,8 +209,7 @@ def test_a_command_without_a_file_is_refused(configs: Path) -> None:
 
 def test_saved_yaml_gives_the_same_configuration(configs: Path, tmp_path: Path) -> None:
     loaded = load("train", [*NEEDED, "prompt=ä, b", "precision=BF16", "limits.x=1"], Train)
-    with begin(loaded, tmp_path / "run"):
-        pass
+    begin(loaded, tmp_path / "run")
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert saved["prompt"] == "ä, b"
     assert saved["stages"] == ["score", "shard"]
@@ -222,26 +221,10 @@ def test_saved_yaml_gives_the_same_configuration(configs: Path, tmp_path: Path) 
 def test_begin_says_what_is_run(
     configs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with begin(load("train", NEEDED, Train), tmp_path):
-        pass
+    begin(load("train", NEEDED, Train), tmp_path)
     out = capsys.readouterr().out
     assert "vfm train input=a output=b" in out
     assert str(tmp_path / "config.yaml") in out
-
-
-def test_a_refused_run_leaves_the_folder_as_it_was(configs: Path, tmp_path: Path) -> None:
-    def refused(error: type[VfmError], *overrides: str) -> None:
-        loaded = load("train", [*NEEDED, *overrides], Train)
-        with pytest.raises(error), begin(loaded, tmp_path / "a/b"):
-            raise error("refused")
-
-    saved = tmp_path / "a/b/config.yaml"
-    refused(ConfigError)
-    assert not (tmp_path / "a").exists()
-    refused(NothingProduced, "steps=1")
-    assert "steps: 1\n" in saved.read_text(), "a run that was made keeps what it was made with"
-    refused(ConfigError, "steps=2")
-    assert "steps: 1\n" in saved.read_text()
 
 
 def test_dry_run_is_known_to_every_command(

@@ -1,6 +1,7 @@
 """`vfm curate` around the curation itself: what is checked, said and saved (wiring only)."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,10 @@ def curated(monkeypatch: pytest.MonkeyPatch) -> list[CurateConfig]:
     """The configurations that the curation was asked for; it ends with "some failed"."""
     calls: list[CurateConfig] = []
 
-    def curate(config: CurateConfig, *, console: object = None) -> Result:
+    def curate(
+        config: CurateConfig, *, console: object = None, on_start: Callable[[], None]
+    ) -> Result:
+        on_start()
         calls.append(config)
         return Result(exit_code=1)
 

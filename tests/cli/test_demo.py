@@ -67,6 +67,16 @@ def test_own_footage(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(WORDS) == 1
     assert (quick / "out/run/metrics.jsonl").read_bytes() == metrics, "what is done is kept"
+    page = (quick / "out/index.html").read_text()
+
+    _videos(quick / "other", {"d": "Others."})
+    capsys.readouterr()
+    assert main(["demo", "videos=other", *WORDS[2:]]) == 2
+    assert "out holds the demo of " in capsys.readouterr().err
+    footage.write(quick / "in/e.mp4", footage.shot(9, 60))
+    assert main(WORDS) == 2
+    assert "has changed since its model began to train" in capsys.readouterr().err
+    assert (quick / "out/index.html").read_text() == page, "what was there still stands"
 
 
 def test_footage_without_captions(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +98,12 @@ def test_sample_footage_and_its_captions_fit() -> None:
 
     names = {path.name for path in sample_footage().glob("*.mp4")}
     assert set(json.loads(sample_captions().read_text())) == names
+
+
+def test_each_footage_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    assert DemoConfig().folder == "demo_out"
+    assert DemoConfig(videos=str(tmp_path / "holiday")).folder == "demo_out_holiday"
+    assert DemoConfig(videos="x", output="here").folder == "here"
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"max_captions": 1}])

@@ -89,5 +89,5 @@ def test_names_may_be_as_long_as_the_disk_allows(tmp_path: Path) -> None:
 
 
 def test_a_named_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\): name a JSON file"):
         CaptionBook(tmp_path, tmp_path)

@@ -17,8 +17,10 @@ import pytest
 from common.errors import ConfigError, VfmError
 from common.media import probe, read_frames
 from curation.config import BlurConfig, CurateConfig, MotionConfig, ShardConfig, TranscodeConfig
+from curation.ledger import only_driver
 from curation.run import CurateResult, curate
 from curation.shard import bucket_of
+from curation.summary import printable
 from dataloading.schema import read_index, read_manifest
 from tests.curation import footage
 
@@ -226,6 +228,44 @@ def test_other_parameters_need_another_folder(tmp_path: Path) -> None:
     curate(_config(folder, output))
     with pytest.raises(ConfigError, match=r"transcode\.crf was 18, is 30"):
         curate(_config(folder, output, transcode=TranscodeConfig(crf=30)))
+
+
+def test_tars_that_no_manifest_names_are_removed(tmp_path: Path) -> None:
+    footage.write(tmp_path / "in" / "a.mp4", _shots(1, 2))
+    config = _config(tmp_path / "in", tmp_path / "out")
+    curate(config)
+    tars, shards = _tars(tmp_path / "out"), tmp_path / "out" / "shards"
+    orphan = shards / "1x1_240p_0-2s"
+    orphan.mkdir()
+    for suffix in (".tar", ".index.arrow", ".tar.idx"):
+        (orphan / f"1x1_240p_0-2s-000000{suffix}").write_bytes(b"left by a kill")
+    curate(config)
+    assert _tars(tmp_path / "out") == tars
+    assert not any(path.is_file() for path in orphan.iterdir())
+
+
+def test_a_refused_run_leaves_the_saved_settings(tmp_path: Path) -> None:
+    footage.write(tmp_path / "in" / "a.mp4", _shots(1))
+    config = _config(tmp_path / "in", tmp_path / "out")
+    started: list[str] = []
+    curate(config, on_start=lambda: started.append("first"))
+    other = _config(tmp_path / "in", tmp_path / "out", min_clip_s=0.2)
+    with pytest.raises(ConfigError, match="other parameters"):
+        curate(other, on_start=lambda: started.append("second"))
+    with only_driver(tmp_path / "out" / "ledger"), pytest.raises(VfmError):
+        curate(config, on_start=lambda: started.append("third"))
+    assert started == ["first"]
+
+
+def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
+    footage.write(tmp_path / "in" / "a.mp4", _shots(1))
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="is the folder of a training run"):
+        curate(_config(tmp_path / "in", tmp_path / "run"))
+
+
+def test_names_cannot_steer_a_terminal() -> None:
+    assert printable("a\x1b[2Jb\nc é 犬") == "a\\x1b[2Jb\\nc é 犬"
 
 
 def test_small_targets_give_several_tars_of_the_same_clips(tmp_path: Path) -> None:

@@ -99,19 +99,19 @@ def test_bad_requests_name_the_mend():
         SamplerConfig(name="hun")
     with pytest.raises(ConfigError, match="sigma_min=90"):
         SamplerConfig(sigma_min=90)
-    with pytest.raises(ConfigError, match="sampler.rho must be positive, got 0"):
+    with pytest.raises(ConfigError, match="sampler.rho must lie in 0.1 to 100, got 0"):
         SamplerConfig(rho=0)
     for bad in (math.nan, math.inf, -1.0):
-        with pytest.raises(ConfigError, match="guidance_scale must be finite and not negative"):
+        with pytest.raises(ConfigError, match="guidance_scale must lie in 0 to 1000"):
             SamplerConfig(guidance_scale=bad)
     for bad in (math.nan, math.inf):
-        with pytest.raises(ConfigError, match="sigma_max must be positive"):
+        with pytest.raises(ConfigError, match="sigma_max must lie in 0 to 1e6"):
             SamplerConfig(sigma_max=bad)
     with pytest.raises(ConfigError, match="seed=-9223372036854775809 must lie within 64 bits"):
         GenerateConfig(checkpoint="x", prompt="y", output="z.mp4", seed=-(2**63) - 1)
-    with pytest.raises(ConfigError, match="fps must be positive, got nan"):
+    with pytest.raises(ConfigError, match="fps must lie in 0.01 to 1000, got nan"):
         GenerateConfig(checkpoint="x", prompt="y", output="z.mp4", fps=math.nan)
     with pytest.raises(ConfigError, match="must end in .mp4"):
         GenerateConfig(checkpoint="x", prompt="y", output="z.avi")
-    with pytest.raises(ConfigError, match="num_frames must be positive, got 0"):
+    with pytest.raises(ConfigError, match="num_frames must lie in 1 to 100000, got 0"):
         GenerateConfig(checkpoint="x", prompt="y", output="z.mp4", num_frames=0)

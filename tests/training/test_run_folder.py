@@ -31,6 +31,12 @@ def test_a_parent_that_is_a_file_is_refused(make_config, tmp_path):
         make_trainer(make_config(output=str(tmp_path / "file" / "a" / "run")))
 
 
+def test_a_curated_folder_is_refused(make_config, tmp_path):
+    (tmp_path / "curated" / "shards").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="is a curated folder; give another for the run"):
+        make_trainer(make_config(output=str(tmp_path / "curated")))
+
+
 def test_one_process_at_a_time(make_config):
     config = make_config(steps=2)
     waiting = make_trainer(config)
