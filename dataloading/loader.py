@@ -201,14 +201,17 @@ class PackedLoader(IterableDataset[Batch]):
         """What most samples of this split look like; see `Windows.typical_shape`."""
         return self._windows.typical_shape()
 
-    def describe(self) -> dict[str, Any]:
-        """What an epoch holds, and how full packs will be (planned, without reading a video)."""
+    def describe(self, *, max_packs: int = _FILL_PACKS) -> dict[str, Any]:
+        """What an epoch holds, and how full packs will be (planned, without reading a video).
+
+        `max_packs` are planned for it; many cost seconds where an epoch is far less than a pack.
+        """
         windows = self._windows
         fitting = windows.starts > 0
         num_clips = int(windows.usable.sum())
         planner = self._planner()
         packs = []
-        while len(packs) < _FILL_PACKS and (pack := planner.next_pack()) is not None:
+        while len(packs) < max_packs and (pack := planner.next_pack()) is not None:
             packs.append(pack)
         tokens = sum(pack.tokens for pack in packs)
         lengths = windows.candidates.tolist()

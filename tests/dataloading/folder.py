@@ -61,6 +61,18 @@ def video_bytes(clip: Clip, folder: Path) -> bytes:
     return content
 
 
+def _caption(clip: Clip) -> str:
+    return f"a film of {clip.clip_id}"
+
+
+def _caption_bytes(clip: Clip) -> int:
+    """Of the caption in the clip's JSON, where that can be read."""
+    try:
+        return len(json.loads(clip.meta or b"")["caption"].encode())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return len(_caption(clip).encode())
+
+
 def make_folder(path: Path, shards: dict[str, list[Clip]]) -> Path:
     """Writes `path/shards/NAME.tar`, indexes and manifest; gives `path` back."""
     infos = []
@@ -70,7 +82,7 @@ def make_folder(path: Path, shards: dict[str, list[Clip]]) -> Path:
         members, rows = [], []
         for clip in clips:
             video = clip.video if clip.video is not None else video_bytes(clip, path)
-            meta = clip.meta or json.dumps({"caption": f"a film of {clip.clip_id}"}).encode()
+            meta = clip.meta or json.dumps({"caption": _caption(clip)}).encode()
             members += [(f"{clip.clip_id}.mp4", video), (f"{clip.clip_id}.json", meta)]
         with tarfile.open(tar_path, "w", format=tarfile.USTAR_FORMAT) as tar:
             for member, content in members:
@@ -93,7 +105,7 @@ def make_folder(path: Path, shards: dict[str, list[Clip]]) -> Path:
                     num_frames=clip.num_frames,
                     fps=clip.fps,
                     duration_s=clip.num_frames / clip.fps,
-                    caption_bytes=20,
+                    caption_bytes=_caption_bytes(clip),
                     keyframes_s=[0.0],
                 )
             )
