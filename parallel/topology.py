@@ -3,38 +3,119 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from common.errors import ConfigError
+
+AXES = {
+    "tp": ("tp",),
+    "ulysses": ("ulysses",),
+    "ring": ("ring",),
+    "cp": ("ulysses", "ring"),
+    "dp": ("dp",),
+    "dp_cp": ("ulysses", "ring", "dp"),
+}
+"""The groups of ranks that talk, each by the sizes that vary within it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """The rank of this process and the sizes of the parallel axes.
 
-    The product of the axes is the world size. Raises `ConfigError` where it is not, or where an
-    axis is asked for that this version does not run.
+    Ranks count fastest along tp, then ulysses, then ring, then dp: the axes that talk most stay
+    within a machine. Context parallelism is ring x ulysses; rank c of it holds the c-th part of
+    every sequence. The product of the axes is the world size.
+
+    Raises `ConfigError` where it is not, saying what to change.
     """
 
     rank: int = 0
     world_size: int = 1
+    tp: int = 1
+    ulysses: int = 1
+    ring: int = 1
     dp: int = 1
 
     def __post_init__(self) -> None:
+        for axis in ("world_size", "tp", "ulysses", "ring", "dp"):
+            if getattr(self, axis) < 1:
+                raise ConfigError(f"{axis} must be at least 1, got {getattr(self, axis)}")
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(f"rank {self.rank} does not lie in a world of {self.world_size}")
-        if self.dp != self.world_size:
+        model = self.tp * self.cp
+        if self.dp * model != self.world_size:
+            mend = (
+                f"set dp={self.world_size // model}"
+                if self.world_size % model == 0
+                else f"start a multiple of {model} processes, or make tp, ulysses or ring smaller"
+            )
             raise ConfigError(
-                f"dp={self.dp} does not fill a world of {self.world_size} processes: "
-                "dp must be the number of processes"
+                f"dp={self.dp} does not fill a world of {self.world_size} processes with "
+                f"tp={self.tp} x ulysses={self.ulysses} x ring={self.ring}: {mend}"
             )
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Topology":
-        """Reads what torchrun sets; one process where it sets nothing."""
+    def from_environment(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        tp: int = 1,
+        ulysses: int = 1,
+        ring: int = 1,
+    ) -> "Topology":
+        """Reads what torchrun sets; one process where it sets nothing. dp takes what is left."""
         env = os.environ if environment is None else environment
         world_size = int(env.get("WORLD_SIZE", "1"))
-        return cls(rank=int(env.get("RANK", "0")), world_size=world_size, dp=world_size)
+        return cls(
+            rank=int(env.get("RANK", "0")),
+            world_size=world_size,
+            tp=tp,
+            ulysses=ulysses,
+            ring=ring,
+            dp=max(world_size // max(tp * ulysses * ring, 1), 1),
+        )
+
+    @property
+    def cp(self) -> int:
+        return self.ulysses * self.ring
+
+    @property
+    def tp_rank(self) -> int:
+        return self.rank % self.tp
+
+    @property
+    def ulysses_rank(self) -> int:
+        return self.rank // self.tp % self.ulysses
+
+    @property
+    def ring_rank(self) -> int:
+        return self.rank // (self.tp * self.ulysses) % self.ring
+
+    @property
+    def cp_rank(self) -> int:
+        return self.ring_rank * self.ulysses + self.ulysses_rank
 
     @property
     def dp_rank(self) -> int:
-        return self.rank
+        return self.rank // (self.tp * self.cp)
+
+    def all_groups(self, axis: str) -> list[tuple[int, ...]]:
+        """Every group of ranks along `axis` (a key of `AXES`), the same list on every rank."""
+        sizes = {"tp": self.tp, "ulysses": self.ulysses, "ring": self.ring, "dp": self.dp}
+        strides, stride = {}, 1
+        for name, size in sizes.items():
+            strides[name] = stride
+            stride *= size
+
+        def offsets(names: list[str]) -> list[int]:
+            # The last factor of a product runs fastest, the first name of `sizes` must.
+            steps = [[i * strides[n] for i in range(sizes[n])] for n in reversed(names)]
+            return [sum(choice) for choice in product(*steps)]
+
+        within = [n for n in sizes if n in AXES[axis]]
+        across = [n for n in sizes if n not in AXES[axis]]
+        return [tuple(base + o for o in offsets(within)) for base in offsets(across)]
+
+    def ranks_of(self, axis: str) -> tuple[int, ...]:
+        """The group of this rank along `axis`, in the order of its parts."""
+        return next(group for group in self.all_groups(axis) if self.rank in group)

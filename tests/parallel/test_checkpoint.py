@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError
 from parallel import checkpoint
 from parallel.store import SafetensorsStore
-from parallel.topology import Topology
 
 
 def fill(folder: Path) -> None:
@@ -104,13 +103,3 @@ def test_damage_is_named(tmp_path):
         checkpoint.resolve(tmp_path / "nowhere")
     with pytest.raises(DataError, match="holds no checkpoint"):
         checkpoint.resolve(tmp_path / "step-00000001" / "tokenizer")
-
-
-def test_topology_from_torchrun():
-    assert Topology.from_environment({}) == Topology()
-    two = Topology.from_environment({"WORLD_SIZE": "2", "RANK": "1"})
-    assert two.dp_rank == 1
-    with pytest.raises(ConfigError, match="dp=1 does not fill a world of 4"):
-        Topology(rank=0, world_size=4, dp=1)
-    with pytest.raises(ConfigError, match="rank 4 does not lie in a world of 4"):
-        Topology(rank=4, world_size=4, dp=4)
