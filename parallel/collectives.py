@@ -1,0 +1,149 @@
+"""Collectives over one process group, counted, differentiable, with sizes that all ranks know.
+
+No size is ever asked for: the splits are plain integers that follow from the layout. A peer that
+is gone or sends another size gives an error that names the rank, the layer and the collective.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from common.errors import VfmError
+from parallel.traffic import Traffic
+
+
+class CollectiveError(VfmError):
+    """A collective did not end: a peer is gone, is late, or sent another size."""
+
+
+Pending = Callable[[], None]
+"""Waits until what was posted has arrived."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One process group as seen from this rank, for one layer."""
+
+    group: dist.ProcessGroup
+    traffic: Traffic = field(default_factory=Traffic)
+    layer: str = ""
+
+    @cached_property
+    def size(self) -> int:
+        return dist.get_world_size(self.group)
+
+    @cached_property
+    def rank(self) -> int:
+        """Within the group."""
+        return dist.get_rank(self.group)
+
+    @cached_property
+    def _world_ranks(self) -> list[int]:
+        return dist.get_process_group_ranks(self.group)
+
+    def all_to_all(
+        self, x: Tensor, splits_in: Sequence[int], splits_out: Sequence[int], name: str
+    ) -> Tensor:
+        """The i-th of `splits_in` elements of `x` (1-D) go to rank i, `splits_out[i]` come from it.
+
+        Returns what came, 1-D, by source. Not differentiable; see `all_to_all`.
+        """
+        out = x.new_empty(sum(splits_out))
+        kept = splits_in[self.rank]
+        self.traffic.record(self.layer, name, (x.numel() - kept) * x.element_size())
+        with self._named(name):
+            dist.all_to_all_single(
+                out, x.contiguous(), list(splits_out), list(splits_in), group=self.group
+            )
+        return out
+
+    def pass_on(self, x: Tensor, num_received: int, name: str) -> tuple[Tensor, Pending]:
+        """Sends `x` (contiguous) to the next rank of the ring and receives from the one before.
+
+        Returns at once: a 1-D buffer of `num_received` elements, and the wait that fills it. `x`
+        must stay untouched until then.
+        """
+        buffer = x.new_empty(num_received)
+        after = self._world_ranks[(self.rank + 1) % self.size]
+        before = self._world_ranks[(self.rank - 1) % self.size]
+        self.traffic.record(self.layer, name, x.numel() * x.element_size())
+        return buffer, self._post([(after, x)], [(before, buffer)], name)
+
+    def all_gather(self, x: Tensor, sizes: Sequence[int], name: str) -> list[Tensor]:
+        """`x` (contiguous) of every rank, 1-D, `sizes[i]` elements from rank i."""
+        parts = [x.view(-1) if i == self.rank else x.new_empty(n) for i, n in enumerate(sizes)]
+        self.traffic.record(self.layer, name, x.numel() * x.element_size() * (self.size - 1))
+        others = [(self._world_ranks[i], i) for i in range(self.size) if i != self.rank]
+        sends = [(world_rank, x) for world_rank, _ in others]
+        self._post(sends, [(world_rank, parts[i]) for world_rank, i in others], name)()
+        return parts
+
+    def _post(
+        self, sends: list[tuple[int, Tensor]], receives: list[tuple[int, Tensor]], name: str
+    ) -> Pending:
+        # Gloo takes an expanded tensor for as many elements as it claims to have.
+        assert all(x.is_contiguous() for _, x in sends + receives)
+
+        def ops(function: Any, pairs: list[tuple[int, Tensor]]) -> list[dist.P2POp]:
+            return [dist.P2POp(function, x, peer, self.group) for peer, x in pairs]
+
+        with self._named(name):
+            works = dist.batch_isend_irecv(ops(dist.isend, sends) + ops(dist.irecv, receives))
+
+        def wait() -> None:
+            with self._named(name):
+                for work in works:
+                    work.wait()
+            # Until here the buffers must live, whatever the caller has dropped.
+            sends.clear()
+
+        return wait
+
+    @contextmanager
+    def _named(self, name: str):
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            where = f" of layer {self.layer}" if self.layer else ""
+            reason = (str(error).splitlines() or ["no reason given"])[0]
+            raise CollectiveError(
+                f"rank {dist.get_rank()}: {name}{where} over ranks {self._world_ranks} failed; a "
+                f"peer stopped, is late, or holds other sizes ({reason})"
+            ) from error
+
+
+class _AllToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        channel: Channel,
+        splits_in: Sequence[int],
+        splits_out: Sequence[int],
+        name: str,
+    ) -> Tensor:
+        ctx.channel, ctx.splits_in, ctx.splits_out = channel, splits_in, splits_out
+        ctx.name = name
+        return channel.all_to_all(x, splits_in, splits_out, name)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        back = ctx.channel.all_to_all(
+            grads[0], ctx.splits_out, ctx.splits_in, f"{ctx.name}.backward"
+        )
+        return back, None, None, None, None
+
+
+def all_to_all(
+    x: Tensor, channel: Channel, splits_in: Sequence[int], splits_out: Sequence[int], name: str
+) -> Tensor:
+    """`Channel.all_to_all` with its backward, the exchange in the other direction."""
+    out = _AllToAll.apply(x, channel, splits_in, splits_out, name)
+    assert isinstance(out, Tensor)
+    return out
