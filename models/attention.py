@@ -49,7 +49,14 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Scaled dot-product attention on one device, shape of `q`.
 
     Fewer key heads than query heads are grouped (GQA). A sequence without keys gives zeros.
+    Raises `ValueError` for a layout that this form does not serve, or that the tensors do not fit.
     """
+    if type(layout) not in (Dense, Packed):
+        # What derives from them says that keys lie elsewhere: to attend here alone would be wrong.
+        raise ValueError(
+            f"attention of one device got a {type(layout).__name__}: give the model the attention "
+            "that goes with this layout"
+        )
     if isinstance(layout, Dense):
         return _dense(q, k, v, layout.causal)
     if q.shape[0] != sum(layout.lens_q) or k.shape[0] != sum(layout.lens_k):
@@ -57,7 +64,7 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
             f"layout holds {sum(layout.lens_q)} q and {sum(layout.lens_k)} k tokens, "
             f"the tensors {q.shape[0]} and {k.shape[0]}"
         )
-    groups = _equal_lengths(layout)
+    groups = equal_lengths(layout)
     if len(groups) == 1:
         ((len_q, len_k), members) = next(iter(groups.items()))
         out = _batch(q, k, v, len(members), len_q, len_k, layout.causal)
@@ -76,7 +83,7 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     return torch.cat(pieces)
 
 
-def _equal_lengths(layout: Packed) -> dict[tuple[int, int], list[int]]:
+def equal_lengths(layout: Packed) -> dict[tuple[int, int], list[int]]:
     """Sequences of equal lengths form one batch: kernels run per distinct length."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, lens in enumerate(zip(layout.lens_q, layout.lens_k, strict=True)):
