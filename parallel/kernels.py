@@ -1,0 +1,156 @@
+"""Attention kernels that also give the log-sum-exp, by which partial attentions are merged.
+
+A backward takes the output and log-sum-exp of the *whole* attention, not of the block: then the
+gradients of all blocks only add up (Dao 2023, FlashAttention-2, section 3.1.2).
+
+Shapes: B batch, S queries, T keys, H query heads, K key heads, D head size, N and M packed tokens.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from models.attention import Packed, equal_lengths
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""Of q, k and v."""
+
+FLASH_MIN_KEYS = 64
+"""Below, the eager kernel is the faster one on the CPU."""
+
+
+class Kernel(Protocol):
+    """Attention of a dense batch, `q [B, S, H, D]`, `k` and `v` `[B, T, K, D]`, all non-empty."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """`out` like `q`, and `lse [B, S, H]` in the type of `wide`."""
+        ...
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> Gradients: ...
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type in which to sum: float32 for half types, else the type itself."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class EagerKernel:
+    """The formulas written out, in `wide`: any device, and the reference for the others."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        scores = self._scores(q, k, causal)
+        lse = scores.logsumexp(-1)  # [B, K, G, S], G query heads to each key head
+        out = torch.einsum("bkgst,btkd->bskgd", (scores - lse[..., None]).exp(), v.to(lse.dtype))
+        return out.flatten(2, 3).to(q.dtype), lse.flatten(1, 2).transpose(1, 2)
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> Gradients:
+        groups = (k.shape[2], -1)
+        dtype = wide(q.dtype)
+        delta = (dout.to(dtype) * out.to(dtype)).sum(-1).transpose(1, 2).unflatten(1, groups)
+        lse = lse.transpose(1, 2).unflatten(1, groups)
+        p = (self._scores(q, k, causal) - lse[..., None]).exp()
+        do = dout.to(dtype).unflatten(2, groups)
+        dp = torch.einsum("bskgd,btkd->bkgst", do, v.to(dtype))
+        ds = p * (dp - delta[..., None]) * q.shape[-1] ** -0.5
+        dq = torch.einsum("bkgst,btkd->bskgd", ds, k.to(dtype)).flatten(2, 3)
+        dk = torch.einsum("bkgst,bskgd->btkd", ds, q.to(dtype).unflatten(2, groups))
+        dv = torch.einsum("bkgst,bskgd->btkd", p, do)
+        return dq, dk, dv
+
+    def _scores(self, q: Tensor, k: Tensor, causal: bool) -> Tensor:
+        dtype = wide(q.dtype)
+        grouped = q.to(dtype).unflatten(2, (k.shape[2], -1))
+        scores = torch.einsum("bskgd,btkd->bkgst", grouped, k.to(dtype)) * q.shape[-1] ** -0.5
+        if causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+            scores = scores.masked_fill(later, -torch.inf)
+        return scores
+
+
+class CpuFlashKernel:
+    """PyTorch's flash attention for the CPU: the kernel behind its scaled dot-product attention."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), 0.0, causal
+        )
+        return out.transpose(1, 2), lse.transpose(1, 2)
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> Gradients:
+        heads_first = [x.transpose(1, 2) for x in (dout, q, k, v, out, lse)]
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *heads_first, 0.0, causal
+        )
+        return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
+
+
+def fitting_kernel(q: Tensor, num_keys: int) -> Kernel:
+    """What is fastest of the kernels that run here."""
+    if q.device.type == "cpu" and num_keys >= FLASH_MIN_KEYS:
+        return CpuFlashKernel()
+    return EagerKernel()
+
+
+def packed_forward(
+    q: Tensor, k: Tensor, v: Tensor, layout: Packed, kernel: Kernel | None = None
+) -> tuple[Tensor, Tensor]:
+    """`out` like `q [N, H, D]` and `lse [N, H]`, in `wide` both.
+
+    Sequences of equal lengths run as one batch. Without keys: zeros, and minus infinity.
+    """
+    dtype = wide(q.dtype)
+    out = q.new_zeros(q.shape, dtype=dtype)
+    lse = q.new_full(q.shape[:2], -torch.inf, dtype=dtype)
+    parts = [x.split(layout.lens_q) for x in (q, out, lse)]
+    parts += [x.split(layout.lens_k) for x in (k, v)]
+    for (len_q, len_k), members in equal_lengths(layout).items():
+        if len_q == 0 or len_k == 0:
+            continue
+        batch_q, batch_k, batch_v = (_batch(parts[i], members) for i in (0, 3, 4))
+        chosen = kernel or fitting_kernel(q, len_k)
+        batch_out, batch_lse = chosen.forward(batch_q, batch_k, batch_v, layout.causal)
+        for row, i in enumerate(members):
+            parts[1][i].copy_(batch_out[row])
+            parts[2][i].copy_(batch_lse[row])
+    return out, lse
+
+
+def packed_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    layout: Packed,
+    kernel: Kernel | None = None,
+) -> Gradients:
+    """Gradients of q, k, v in `wide`; `out` and `lse` are those of the whole attention."""
+    dtype = wide(q.dtype)
+    dq, dk, dv = (x.new_zeros(x.shape, dtype=dtype) for x in (q, k, v))
+    of_q = [x.split(layout.lens_q) for x in (dout, q, out, lse, dq)]
+    of_k = [x.split(layout.lens_k) for x in (k, v, dk, dv)]
+    for (len_q, len_k), members in equal_lengths(layout).items():
+        if len_q == 0 or len_k == 0:
+            continue
+        b_dout, b_q, b_out, b_lse = (_batch(parts, members) for parts in of_q[:4])
+        b_k, b_v = (_batch(parts, members) for parts in of_k[:2])
+        chosen = kernel or fitting_kernel(q, len_k)
+        grads = chosen.backward(b_dout, b_q, b_k, b_v, b_out, b_lse, layout.causal)
+        for row, i in enumerate(members):
+            for target, grad in zip((of_q[4], of_k[2], of_k[3]), grads, strict=True):
+                target[i].copy_(grad[row])
+    return dq, dk, dv
+
+
+def _batch(parts: tuple[Tensor, ...], members: list[int]) -> Tensor:
+    return (
+        parts[members[0]][None] if len(members) == 1 else torch.stack([parts[i] for i in members])
+    )
