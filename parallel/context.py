@@ -1,0 +1,86 @@
+"""Context parallelism: one attention callable for sequences that are split over ranks."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from models.attention import Layout, Packed, local_attention
+from parallel.blocks import GatherTransport, RingTransport, Transport, block_attention
+from parallel.collectives import Channel
+from parallel.groups import Groups
+from parallel.kernels import Kernel
+from parallel.layout import ShardedDense, ShardedPacked
+from parallel.traffic import Traffic
+from parallel.ulysses import exchange_heads
+
+Transfer = Literal["p2p", "all_gather"]
+TRANSPORTS: dict[Transfer, Transport] = {"p2p": RingTransport(), "all_gather": GatherTransport()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextAttention:
+    """`attention(q, k, v, layout)` over ring x ulysses ranks, for `models`.
+
+    A `ShardedPacked` or `ShardedDense` layout says that the tensors are this rank's part: the
+    result is this rank's part of the attention over all parts. A plain layout says that the keys
+    are whole on every rank, as text is: attention is local and nothing is sent.
+
+    Part c lies on ring rank c // ulysses and Ulysses rank c % ulysses. With both channels None it
+    is `local_attention`.
+    """
+
+    ulysses: Channel | None = None
+    ring: Channel | None = None
+    transfer: Transfer = "p2p"
+    """How keys and values go around the ring."""
+    kernel: Kernel | None = None
+    """For the blocks of the ring; None takes the fitting one."""
+
+    @classmethod
+    def build(
+        cls, groups: Groups, *, traffic: Traffic, layer: str, transfer: Transfer = "p2p"
+    ) -> "ContextAttention":
+        """For one layer, over the groups of this rank. What is sent is recorded in `traffic`."""
+        ulysses, ring = (
+            group and Channel(group, traffic, layer) for group in (groups.ulysses, groups.ring)
+        )
+        return cls(ulysses=ulysses, ring=ring, transfer=transfer)
+
+    @property
+    def num_parts(self) -> int:
+        return (self.ring.size if self.ring else 1) * (self.ulysses.size if self.ulysses else 1)
+
+    @property
+    def part(self) -> int:
+        ulysses_rank, ulysses_size = (
+            (self.ulysses.rank, self.ulysses.size) if self.ulysses else (0, 1)
+        )
+        return (self.ring.rank if self.ring else 0) * ulysses_size + ulysses_rank
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Shape of `q`. Raises `ValueError` where the layout does not fit the ranks or tensors."""
+        if isinstance(layout, ShardedDense):
+            rows = layout.packed(q.shape[0])
+            return self(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), rows).reshape(q.shape)
+        if not isinstance(layout, ShardedPacked):
+            return local_attention(q, k, v, layout)
+        if (layout.num_parts, layout.part) != (self.num_parts, self.part):
+            raise ValueError(
+                f"the layout is of part {layout.part} of {layout.num_parts}, this rank holds "
+                f"part {self.part} of {self.num_parts}"
+            )
+        if q.shape[0] != sum(layout.lens_q) or k.shape[0] != sum(layout.lens_k):
+            raise ValueError(
+                f"part {layout.part} of the layout holds {sum(layout.lens_q)} q and "
+                f"{sum(layout.lens_k)} k tokens, the tensors {q.shape[0]} and {k.shape[0]}"
+            )
+        if self.ulysses is None:
+            return self._over_ring(q, k, v, layout)
+        return exchange_heads(q, k, v, layout, self.ulysses, self._over_ring)
+
+    def _over_ring(self, q: Tensor, k: Tensor, v: Tensor, layout: ShardedPacked) -> Tensor:
+        if self.ring is None:
+            return local_attention(q, k, v, Packed(layout.lens_q, layout.lens_k, layout.causal))
+        transport = TRANSPORTS[self.transfer]
+        return block_attention(q, k, v, layout, self.ring, transport, self.kernel)
