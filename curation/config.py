@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from common.errors import ConfigError
+from curation.limits import Limit, need, need_limits
 
 PRESETS = (
     "ultrafast",
@@ -17,11 +17,6 @@ PRESETS = (
     "slower",
     "veryslow",
 )
-
-
-def _need(condition: bool, key: str, value: object, rule: str) -> None:
-    if not condition:
-        raise ConfigError(f"{key}={value} is impossible: {rule}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +34,10 @@ class ShotsConfig:
     """A cut nearer than this to the one before is taken for a flash."""
 
     def __post_init__(self) -> None:
-        _need(0 < self.min_content <= 255, "shots.min_content", self.min_content, "0 to 255")
-        _need(self.min_ratio >= 1, "shots.min_ratio", self.min_ratio, "at least 1")
-        _need(self.window_frames >= 1, "shots.window_frames", self.window_frames, "at least 1")
-        _need(self.min_shot_s >= 0, "shots.min_shot_s", self.min_shot_s, "not negative")
+        need(0 < self.min_content <= 255, "shots.min_content", self.min_content, "0 to 255")
+        need(self.min_ratio >= 1, "shots.min_ratio", self.min_ratio, "at least 1")
+        need(self.window_frames >= 1, "shots.window_frames", self.window_frames, "at least 1")
+        need(self.min_shot_s >= 0, "shots.min_shot_s", self.min_shot_s, "not negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,51 +55,62 @@ class AnalysisConfig:
     for those of damaged videos, which are decoded once more with one thread."""
 
     def __post_init__(self) -> None:
-        _need(64 <= self.width_px <= 4096, "analysis.width_px", self.width_px, "64 to 4096")
-        _need(
+        need(64 <= self.width_px <= 4096, "analysis.width_px", self.width_px, "64 to 4096")
+        need(
             0 < self.samples_per_s <= 1000, "analysis.samples_per_s", self.samples_per_s, "above 0"
         )
-        _need(
+        need(
             32 <= self.thumbnail_px <= 4096,
             "analysis.thumbnail_px",
             self.thumbnail_px,
             "32 to 4096",
         )
-        _need(self.threads >= 0, "analysis.threads", self.threads, "0 or more")
+        need(self.threads >= 0, "analysis.threads", self.threads, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlurConfig:
-    """Sharpness: variance of the Laplacian over gradient energy on the reduced picture."""
+    """Sharpness: variance of the Laplacian over gradient energy on the reduced picture; see
+    `curation.scores.sharpness`."""
 
-    min: float | None = 1.0
-    """Clips below it are blurred; see `curation.scores.sharpness`."""
+    min: Limit = 1.0
+    """Clips below it are blurred."""
+    max: Limit = None
+    """Clips above it are oversharp: noise, aliasing, halos of a sharpening filter."""
+
+    def __post_init__(self) -> None:
+        need_limits("blur", least=0, min=self.min, max=self.max)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MotionConfig:
     """Mean optical flow, as a fraction of the picture's diagonal per second."""
 
-    min: float | None = 0.0005
-    max: float | None = None
+    min: Limit = 0.0005
+    max: Limit = None
 
     def __post_init__(self) -> None:
-        if self.min is not None and self.max is not None:
-            _need(self.min <= self.max, "motion.min", self.min, f"above motion.max={self.max}")
+        need_limits("motion", least=0, min=self.min, max=self.max)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DarkConfig:
     """Mean brightness, 0 to 255, below which a clip is dark."""
 
-    min: float | None = 20.0
+    min: Limit = 20.0
+
+    def __post_init__(self) -> None:
+        need_limits("dark", least=0, most=255, min=self.min)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrightConfig:
     """Mean brightness, 0 to 255, above which a clip is bright."""
 
-    max: float | None = 235.0
+    max: Limit = 235.0
+
+    def __post_init__(self) -> None:
+        need_limits("bright", least=0, most=255, max=self.max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +126,14 @@ class TranscodeConfig:
     """Larger pictures are scaled down to this; null keeps every size."""
 
     def __post_init__(self) -> None:
-        _need(0 <= self.crf <= 51, "transcode.crf", self.crf, "0 (lossless) to 51")
-        _need(
+        need(0 <= self.crf <= 51, "transcode.crf", self.crf, "0 (lossless) to 51")
+        need(
             self.preset in PRESETS, "transcode.preset", self.preset, f"one of {', '.join(PRESETS)}"
         )
-        _need(1 <= self.threads <= 64, "transcode.threads", self.threads, "1 to 64")
-        _need(0 < self.gop_s <= 600, "transcode.gop_s", self.gop_s, "above 0")
+        need(1 <= self.threads <= 64, "transcode.threads", self.threads, "1 to 64")
+        need(0 < self.gop_s <= 600, "transcode.gop_s", self.gop_s, "above 0")
         if self.max_short_side_px is not None:
-            _need(
+            need(
                 self.max_short_side_px >= 16,
                 "transcode.max_short_side_px",
                 self.max_short_side_px,
@@ -150,31 +156,53 @@ class ShardConfig:
     """Bounds between the buckets by duration."""
 
     def __post_init__(self) -> None:
-        _need(self.target_bytes > 0, "shard.target_bytes", self.target_bytes, "above 0")
-        _need(bool(self.aspects), "shard.aspects", self.aspects, "name at least one, as 16x9")
+        need(self.target_bytes > 0, "shard.target_bytes", self.target_bytes, "above 0")
+        need(bool(self.aspects), "shard.aspects", self.aspects, "name at least one, as 16x9")
         for aspect in self.aspects:
             parts = aspect.split("x")
             good = len(parts) == 2 and all(part.isdigit() and int(part) > 0 for part in parts)
-            _need(good, "shard.aspects", aspect, "written as 16x9")
+            need(good, "shard.aspects", aspect, "written as 16x9")
         for key, bounds in (
             ("shard.short_sides_px", self.short_sides_px),
             ("shard.durations_s", self.durations_s),
         ):
             rising = all(a < b for a, b in pairwise(bounds))
-            _need(rising and all(b > 0 for b in bounds), key, bounds, "positive and rising")
+            need(rising and all(b > 0 for b in bounds), key, bounds, "positive and rising")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurateConfig:
-    """One curation, from a folder of videos to a curated folder."""
+class Footage:
+    """What is curated, and where to."""
 
     input: str
     """A folder, searched to any depth, or one video."""
     output: str
     captions: str | None = None
     """A JSON file of captions by file name; null takes what lies beside the videos."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """Which clips are kept: what can be decided again from the stored scores."""
+
     min_clip_s: float = 0.9
     """Shorter clips are rejected as `short`."""
+    blur: BlurConfig = field(default_factory=BlurConfig)
+    motion: MotionConfig = field(default_factory=MotionConfig)
+    dark: DarkConfig = field(default_factory=DarkConfig)
+    bright: BrightConfig = field(default_factory=BrightConfig)
+
+    def __post_init__(self) -> None:
+        need(self.min_clip_s >= 0, "min_clip_s", self.min_clip_s, "not negative")
+        dark, bright = self.dark.min, self.bright.max
+        if isinstance(dark, int | float) and isinstance(bright, int | float):
+            need(dark <= bright, "dark.min", dark, f"above bright.max={bright}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurateConfig(Decisions, Footage):
+    """One curation, from a folder of videos to a curated folder."""
+
     max_clip_s: float = 10.0
     """Longer shots are split evenly. A picture held for over a second (or this limit, if shorter)
     is a clip of its own, rejected as `sparse` and not split."""
@@ -184,27 +212,42 @@ class CurateConfig:
     """How often an item is tried again after a failure that is not its own fault."""
     shots: ShotsConfig = field(default_factory=ShotsConfig)
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
-    blur: BlurConfig = field(default_factory=BlurConfig)
-    motion: MotionConfig = field(default_factory=MotionConfig)
-    dark: DarkConfig = field(default_factory=DarkConfig)
-    bright: BrightConfig = field(default_factory=BrightConfig)
     transcode: TranscodeConfig = field(default_factory=TranscodeConfig)
     shard: ShardConfig = field(default_factory=ShardConfig)
 
     def __post_init__(self) -> None:
-        _need(self.min_clip_s >= 0, "min_clip_s", self.min_clip_s, "not negative")
-        _need(
+        super().__post_init__()
+        need(
             self.max_clip_s > 0 and math.isfinite(self.max_clip_s),
             "max_clip_s",
             self.max_clip_s,
             "above 0",
         )
         # Halves of a shot just over the limit must not fall under the least length.
-        _need(
+        need(
             self.max_clip_s >= 2 * self.min_clip_s,
             "max_clip_s",
             self.max_clip_s,
             f"at least twice min_clip_s={self.min_clip_s}",
         )
-        _need(self.min_side_px >= 4, "min_side_px", self.min_side_px, "at least 4")
-        _need(0 <= self.retries <= 100, "retries", self.retries, "0 to 100")
+        need(self.min_side_px >= 4, "min_side_px", self.min_side_px, "at least 4")
+        need(0 <= self.retries <= 100, "retries", self.retries, "0 to 100")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefilterConfig(Decisions):
+    """Another decision over a curated folder; by itself every limit stays as the folder has it."""
+
+    folder: str
+    """The output of a `vfm curate`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReshardConfig:
+    """The shards of what a curated folder keeps."""
+
+    folder: str
+    """The output of a `vfm curate`."""
+    rewrite: bool = False
+    """Makes all shards anew, without the clips that are no longer kept. Clips that have an
+    encoding are copied."""

@@ -1,40 +1,143 @@
-"""Which clips are kept, from the stored scores alone."""
+"""Which clips are kept, from the stored scores alone.
 
+A limit may be a percentile, so that a decision depends on all clips together: first every score,
+then `decide`, then clip by clip `Decision.reject_reason`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from common.errors import ConfigError
 from curation.config import CurateConfig
+from curation.limits import Limit, resolved
+from curation.scores import Score
 from curation.shots import longest_held_us
-from curation.stages.analyse import ScoredClip
 
 
-def thresholds(config: CurateConfig) -> dict[str, dict[str, float | None]]:
-    """The bounds by score, as they stand in `summary.json`."""
-    return {
-        "blur": {"min": config.blur.min, "max": None},
-        "motion": {"min": config.motion.min, "max": config.motion.max},
-        "luma": {"min": config.dark.min, "max": config.bright.max},
-    }
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One limit of one score, and the reason that it gives."""
+
+    score: str
+    side: str
+    """`min` or `max`."""
+    setting: str
+    """Its key in the configuration."""
+    reason: str
 
 
-def reject_reason(clip: ScoredClip, config: CurateConfig) -> str | None:
-    """Why a clip is rejected, or None; the first reason in the order below.
+RULES = (
+    Rule(score="luma", side="min", setting="dark.min", reason="dark"),
+    Rule(score="luma", side="max", setting="bright.max", reason="bright"),
+    Rule(score="blur", side="min", setting="blur.min", reason="blur"),
+    Rule(score="blur", side="max", setting="blur.max", reason="oversharp"),
+    Rule(score="motion", side="min", setting="motion.min", reason="low_motion"),
+    Rule(score="motion", side="max", setting="motion.max", reason="high_motion"),
+)
+"""In this order; the first that a clip breaks is its reason."""
 
-    A score that is not valid rejects nothing.
+
+class Decidable(Protocol):
+    """What a clip must tell of itself to be decided on."""
+
+    @property
+    def start_us(self) -> int: ...
+    @property
+    def end_us(self) -> int: ...
+    @property
+    def num_frames(self) -> int: ...
+    @property
+    def scores(self) -> Mapping[str, Score]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A configuration with its percentiles resolved."""
+
+    min_clip_us: int
+    max_clip_us: int
+    typed: dict[str, Limit]
+    """By setting, such as `motion.min`."""
+    limits: dict[str, float | None]
+    """The same in the scores' units."""
+
+    def reject_reason(self, clip: Decidable) -> str | None:
+        """Why a clip is rejected, or None. A score that is not valid rejects nothing."""
+        length_us = clip.end_us - clip.start_us
+        if clip.num_frames == 1 and length_us > longest_held_us(self.max_clip_us):
+            return "sparse"
+        if length_us < self.min_clip_us:
+            return "short"
+        for rule in RULES:
+            limit, score = self.limits[rule.setting], clip.scores[rule.score]
+            if limit is None or not score.valid:
+                continue
+            if score.value < limit if rule.side == "min" else score.value > limit:
+                return rule.reason
+        return None
+
+    def thresholds(self) -> dict[str, dict[str, Any]]:
+        """The bounds by score, as they stand in `summary.json`; `typed` is what was asked for."""
+        found: dict[str, dict[str, Any]] = {}
+        for rule in RULES:
+            none = {"min": None, "max": None}
+            sides = found.setdefault(rule.score, {**none, "typed": {**none}})
+            sides[rule.side] = self.limits[rule.setting]
+            sides["typed"][rule.side] = self.typed[rule.setting]
+        return found
+
+
+def typed_limits(config: CurateConfig) -> dict[str, Limit]:
+    """All limits by setting, as they were asked for."""
+    pairs = {rule.setting: rule.setting.split(".") for rule in RULES}
+    return {key: getattr(getattr(config, section), side) for key, (section, side) in pairs.items()}
+
+
+def decide(
+    config: CurateConfig,
+    clips: Iterable[Decidable],
+    fixed: Mapping[str, float | None] | None = None,
+) -> Decision:
+    """Resolves the limits over all clips.
+
+    Args:
+        fixed: what the limits were resolved to before, where that stays.
+    Raises:
+        ConfigError: where no value can be within two limits of a score.
     """
-    length_us = clip.end_us - clip.start_us
-    if clip.num_frames == 1 and length_us > longest_held_us(round(config.max_clip_s * 1e6)):
-        return "sparse"
-    if length_us < round(config.min_clip_s * 1e6):
-        return "short"
-    reasons = {
-        "luma": ("dark", "bright"),
-        "blur": ("blur", "blur"),
-        "motion": ("low_motion", "high_motion"),
-    }
-    bounds = thresholds(config)
-    for name, (too_low, too_high) in reasons.items():
-        score = clip.scores[name]
-        low, high = bounds[name]["min"], bounds[name]["max"]
-        if score.valid and low is not None and score.value < low:
-            return too_low
-        if score.valid and high is not None and score.value > high:
-            return too_high
-    return None
+    typed = typed_limits(config)
+    if fixed is None:
+        scores = [clip.scores for clip in clips]
+        values = {
+            name: [s[name].value for s in scores if s[name].valid]
+            for name in {rule.score for rule in RULES}
+        }
+        limits = {r.setting: resolved(typed[r.setting], r.side, values[r.score]) for r in RULES}
+    else:
+        limits = {setting: fixed[setting] for setting in typed}
+    decision = Decision(
+        min_clip_us=round(config.min_clip_s * 1e6),
+        max_clip_us=round(config.max_clip_s * 1e6),
+        typed=typed,
+        limits=limits,
+    )
+    _check_order(decision)
+    return decision
+
+
+def _check_order(decision: Decision) -> None:
+    lowest = {rule.score: rule.setting for rule in RULES if rule.side == "min"}
+    highest = {rule.score: rule.setting for rule in RULES if rule.side == "max"}
+    for score in lowest.keys() & highest.keys():
+        low, high = decision.limits[lowest[score]], decision.limits[highest[score]]
+        if low is not None and high is not None and low > high:
+            raise ConfigError(
+                f"{_said(decision, lowest[score])} is above {_said(decision, highest[score])}: "
+                "no clip can keep to both"
+            )
+
+
+def _said(decision: Decision, setting: str) -> str:
+    typed, limit = decision.typed[setting], decision.limits[setting]
+    return f"{setting}={typed}" + (f" ({limit:g} here)" if isinstance(typed, str) else "")

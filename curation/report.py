@@ -16,15 +16,20 @@ import pyarrow.parquet
 from common.errors import DataError
 from common.pages import badge, counted, duration, key_figures, page, stacked_bar, text
 from common.storage import write_atomic
+from curation.decide import RULES
 
 __all__ = ["write_report"]
 
 KEPT = "kept"
 FAILED = "failed: "
 NUM_COLOURS = 8
-BY_SCORE = ("blur", "dark", "bright", "low_motion", "high_motion")
+BY_SCORE = tuple(rule.reason for rule in RULES)
 """Reasons that follow from a score and its bounds, as `curation.decide` gives them."""
-SETTING = {"luma.min": "dark.min", "luma.max": "bright.max"}
+SETTING = {
+    f"{rule.score}.{rule.side}": rule.setting
+    for rule in RULES
+    if rule.setting != f"{rule.score}.{rule.side}"
+}
 """The setting of a bound, where it is not called as the score is."""
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from curation.accounting import Fate, account
 from curation.captions import Captions, Span
-from curation.config import CurateConfig
-from curation.decide import reject_reason
+from curation.decide import Decision
 from curation.ledger import KnownSource
 from curation.shard import ShardedClip
 from curation.stage import Failure
@@ -81,7 +80,7 @@ class Collected:
         source: KnownSource,
         analysis: Analysis,
         captions: Captions,
-        config: CurateConfig,
+        decision: Decision,
         *,
         analysis_hash: str,
         transcode_hash: str,
@@ -93,7 +92,7 @@ class Collected:
         self._duration_us += analysis.duration_us
         lost_us = self._lose(source, analysis)
         for clip in analysis.clips:
-            reason = reject_reason(clip, config)
+            reason = decision.reject_reason(clip)
             caption, origin = captions.of(clip.start_us / 1e6, clip.end_us / 1e6)
             thumbnail = thumbnails / f"{clip.clip_id}.jpg"
             self._clips[clip.clip_id] = ClipRow(
@@ -111,7 +110,7 @@ class Collected:
                 num_frames=clip.num_frames,
                 caption=caption or None,
                 caption_source=origin or None,
-                scores={name: (s.value, s.valid) for name, s in clip.scores.items()},
+                scores=clip.scores,
                 thumbnail=f"report/thumbs/{thumbnail.name}" if thumbnail.is_file() else None,
                 bucket=None,
                 analysis_hash=analysis_hash,
@@ -246,7 +245,7 @@ class Collected:
 
 
 def collect(
-    config: CurateConfig,
+    decision: Decision,
     sources: Sequence[KnownSource],
     analyses: Mapping[str, Analysis],
     failures: Sequence[Failure],
@@ -277,7 +276,7 @@ def collect(
                 source,
                 analysis,
                 captions[source.video_id],
-                config,
+                decision,
                 analysis_hash=analysis_hash,
                 transcode_hash=transcode_hash,
                 thumbnails=thumbnails,

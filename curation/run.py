@@ -15,7 +15,7 @@ from common.errors import ConfigError, MediaError
 from common.storage import TEMPORARY_PREFIX
 from curation.captions import CaptionBook
 from curation.config import CurateConfig
-from curation.decide import thresholds
+from curation.decide import Decision, decide, typed_limits
 from curation.executors.local import LocalExecutor
 from curation.inventory import Inventory
 from curation.ledger import KnownSource, Ledger, only_driver
@@ -140,8 +140,9 @@ class _Run:
         self._sweep(manifest)
         self._take_in(folder, input_, book, {clip_id.split("-")[0] for clip_id in sharded})
         analyses = self._score()
+        decision = self._decide(analyses, manifest)
         found = collect(
-            self._config,
+            decision,
             self._ledger.sources(),
             analyses,
             self._failures,
@@ -155,7 +156,7 @@ class _Run:
             self._shard(found, analyses, manifest, sharded.keys())
             wall_s = time.perf_counter() - began
             ignored = [name for name in input_.others if name not in book.used]
-            summary = self._summary(found, ignored, book, num_stale, wall_s)
+            summary = self._summary(found, decision, ignored, book, num_stale, wall_s)
             write_videos(self._output / "videos.parquet", found.videos)
             write_clips(self._output / "clips.parquet", found.clips)
             failed = found.failed_entries
@@ -174,7 +175,7 @@ class _Run:
         """Shards of one folder share their parameters; another set needs another folder."""
         now = {
             "analyse": {**self._analyse.params(), "version": self._analyse.version},
-            "decide": {**thresholds(self._config), "min_clip_s": self._config.min_clip_s},
+            "decide": {**typed_limits(self._config), "min_clip_s": self._config.min_clip_s},
             "transcode": {**self._transcode.params(), "version": self._transcode.version},
             "shard": asdict(self._config.shard),
         }
@@ -255,6 +256,15 @@ class _Run:
             known = list(self._executor.run([self._analyse], [item], self._work.memory))
         (result,) = known
         return result
+
+    def _decide(self, analyses: Mapping[str, Analysis], manifest: Manifest) -> Decision:
+        """Percentiles are of all clips that there are at the first decision. What later input
+        brings is held to the same values, since shards made by them are never rewritten."""
+        fixed = self._ledger.meta("limits") if manifest.shards else None
+        clips = [clip for analysis in analyses.values() for clip in analysis.clips]
+        decision = decide(self._config, clips, fixed)
+        self._ledger.set_meta("limits", decision.limits)
+        return decision
 
     # ---- shard
 
@@ -370,7 +380,7 @@ class _Run:
             "num_frames": clip.num_frames,
             "caption": clip.caption or "",
             "caption_source": clip.caption_source,
-            "scores": {name: value for name, (value, valid) in clip.scores.items() if valid},
+            "scores": {name: s.value for name, s in clip.scores.items() if s.valid},
         }
 
     def _clip_failed(
@@ -383,6 +393,7 @@ class _Run:
     def _summary(
         self,
         found: Collected,
+        decision: Decision,
         ignored: list[str],
         book: CaptionBook,
         num_stale: int,
@@ -401,7 +412,7 @@ class _Run:
             "captions_not_in_shards": num_stale,
             "caption_problems": dict(sorted(book.problems.items())),
             "files_ignored": ignored,
-            "thresholds": thresholds(self._config),
+            "thresholds": decision.thresholds(),
             "wall_s": round(wall_s, 3),
             "stages": stages,
             "bottleneck": bottleneck(stages, wall_s),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.storage import atomic_path, write_atomic
-from curation.scores import SCORES
+from curation.scores import SCORES, Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class ClipRow:
     num_frames: int
     caption: str | None
     caption_source: str | None
-    scores: dict[str, tuple[float, bool]]
+    scores: dict[str, Score]
     thumbnail: str | None
     bucket: str | None
     analysis_hash: str
@@ -142,8 +142,9 @@ def _plain(row: ClipRow) -> dict[str, Any]:
     plain = asdict(row)
     plain["start_s"], plain["end_s"] = row.start_us / 1e6, row.end_us / 1e6
     for name in SCORES:
-        value, valid = row.scores[name]
-        plain[f"score_{name}"], plain[f"valid_{name}"] = (value if valid else None), valid
+        score = row.scores[name]
+        plain[f"score_{name}"] = score.value if score.valid else None
+        plain[f"valid_{name}"] = score.valid
     return {name: plain[name] for name in _CLIP_SCHEMA.names}
 
 

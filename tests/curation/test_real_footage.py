@@ -57,16 +57,17 @@ def test_hard_cuts(tmp_path: Path) -> None:
 
 
 def test_defects_are_rejected_and_clean_shots_kept(tmp_path: Path) -> None:
-    from curation.decide import reject_reason
+    from curation.decide import decide
 
     config = CurateConfig(input="", output="")
     truth = _truth()["defects_h264.mp4"]
     analysis = _analyse(real_footage("raw") / "defects_h264.mp4", tmp_path)
+    decision = decide(config, analysis.clips)
     reasons = {}
     for clip in analysis.clips:
         middle_s = (clip.start_us + clip.end_us) / 2e6
         shot = next(s for s in truth["shots"] if s["start_s"] <= middle_s < s["end_s"])
-        reasons.setdefault(shot["defect"], set()).add(reject_reason(clip, config))
+        reasons.setdefault(shot["defect"], set()).add(decision.reject_reason(clip))
     assert reasons["blur"] == {"blur"}
     assert reasons["static"] == {"low_motion"}
     assert [reasons[name] for name in reasons if "dark" in str(name)] == [{"dark"}]

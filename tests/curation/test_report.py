@@ -52,14 +52,15 @@ def test_limits_and_reasons_are_those_of_the_decision() -> None:
     config = CurateConfig(
         input="in",
         output="out",
-        blur=BlurConfig(min=10.0),
+        blur=BlurConfig(min=10.0, max=90.0),
         motion=MotionConfig(min=0.1, max=0.5),
         dark=DarkConfig(min=20.0),
         bright=BrightConfig(max=200.0),
     )
-    bounds = thresholds({"thresholds": decide.thresholds(config)})
+    decision = decide.decide(config, [])
+    bounds = thresholds({"thresholds": decision.thresholds()})
     assert bounds == {
-        "blur": {"min": 10.0},
+        "blur": {"min": 10.0, "max": 90.0},
         "motion": {"min": 0.1, "max": 0.5},
         "luma": {"min": 20.0, "max": 200.0},
     }
@@ -74,7 +75,7 @@ def test_limits_and_reasons_are_those_of_the_decision() -> None:
             clip = ScoredClip(
                 clip_id="a", start_us=0, end_us=2_000_000, num_frames=50, scores=scores
             )
-            found.add(decide.reject_reason(clip, config))
+            found.add(decision.reject_reason(clip))
     assert found == set(BY_SCORE)
 
 

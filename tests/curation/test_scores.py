@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
-from curation.config import CurateConfig, MotionConfig, ShotsConfig
-from curation.decide import reject_reason
+from curation.config import BlurConfig, CurateConfig, MotionConfig, ShotsConfig
+from curation.decide import decide
 from curation.scores import FrameScorer, Score, sharpness
 from curation.shots import ShotFinder, split_spans
 from curation.stages.analyse import ScoredClip, reduced_size
@@ -101,15 +101,22 @@ def _clip(seconds: float = 3.0, **values: float | None) -> ScoredClip:
 
 
 def test_each_threshold_has_its_reason() -> None:
-    config = CurateConfig(input="", output="", motion=MotionConfig(min=0.001, max=1.0))
-    assert reject_reason(_clip(), config) is None
-    assert reject_reason(_clip(0.5), config) == "short"
-    assert reject_reason(_clip(blur=0.4), config) == "blur"
-    assert reject_reason(_clip(motion=0.0), config) == "low_motion"
-    assert reject_reason(_clip(motion=1.1), config) == "high_motion"
-    assert reject_reason(_clip(luma=5.0), config) == "dark"
-    assert reject_reason(_clip(luma=250.0), config) == "bright"
-    assert reject_reason(_clip(blur=None, motion=None, luma=None), config) is None
+    config = CurateConfig(
+        input="",
+        output="",
+        blur=BlurConfig(min=1.0, max=9.0),
+        motion=MotionConfig(min=0.001, max=1.0),
+    )
+    reason = decide(config, []).reject_reason
+    assert reason(_clip()) is None
+    assert reason(_clip(0.5)) == "short"
+    assert reason(_clip(blur=0.4)) == "blur"
+    assert reason(_clip(blur=9.5)) == "oversharp"
+    assert reason(_clip(motion=0.0)) == "low_motion"
+    assert reason(_clip(motion=1.1)) == "high_motion"
+    assert reason(_clip(luma=5.0)) == "dark"
+    assert reason(_clip(luma=250.0)) == "bright"
+    assert reason(_clip(blur=None, motion=None, luma=None)) is None
 
 
 def test_cuts_are_found_at_their_timestamps() -> None:
