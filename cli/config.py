@@ -12,7 +12,7 @@ Other values follow Hydra's grammar: `steps=100`, `betas=[0.9,0.95]`, `flags={a:
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,6 +31,9 @@ from common.storage import write_atomic
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 """Found beside this package, in a checkout as in an installed wheel."""
 
+FOLDER_FIRST = frozenset({"refilter", "shard"})
+"""Commands that work on one folder: its name may be written without the `folder=` before it."""
+
 T = TypeVar("T")
 
 
@@ -48,7 +51,12 @@ class Loaded(Generic[T]):
 
 
 def load(
-    command: str, overrides: Sequence[str], schema: type[T], *, example: str = ""
+    command: str,
+    overrides: Sequence[str],
+    schema: type[T],
+    *,
+    example: str = "",
+    base: Mapping[str, Any] | None = None,
 ) -> Loaded[T]:
     """Composes `configs/COMMAND.yaml` with the overrides and builds it as `schema`.
 
@@ -58,10 +66,11 @@ def load(
             `dry_run=true` is known to every command, whether or not its schema has the field.
         schema: a keyword-only dataclass, see `cli.schema`.
         example: a command line shown where a needed value is missing.
+        base: values over the YAML and under the overrides, such as those of an earlier run.
     Raises:
         ConfigError: one line; several missing keys are named together.
     """
-    merged, dry_run = _merge(command, overrides, schema, example)
+    merged, dry_run = _merge(command, overrides, schema, example, base)
     missing = _missing(OmegaConf.to_container(merged))
     if missing:
         example = example or f"vfm {command} " + " ".join(f"{key}=..." for key in missing)
@@ -71,7 +80,7 @@ def load(
     return Loaded(
         command=command,
         config=config,
-        yaml=_dump(schemas.plain(config)),
+        yaml=to_yaml(config),
         typed=shlex.join(overrides),
         dry_run=dry_run,
     )
@@ -88,7 +97,31 @@ def preview(command: str, overrides: Sequence[str], schema: type) -> str:
             if not _missing(content) and "${" not in str(content):
                 schemas.build_field(schema, str(name), content)
         return _dump(unresolved)
-    return _dump(schemas.plain(schemas.build(schema, _resolve(merged))))
+    return to_yaml(schemas.build(schema, _resolve(merged)))
+
+
+def folder_of(command: str, overrides: Sequence[str], example: str) -> str:
+    """The folder that a command of `FOLDER_FIRST` is to work on, before anything else is read.
+
+    Raises `ConfigError` where there is none.
+    """
+    words = (_split(word, example) for word in _with_folder(command, overrides))
+    named = [text for key, text in words if key == "folder"]
+    if not named:
+        raise ConfigError(f"the folder is missing; for example: {example}")
+    folder = schemas.build_field(_Folder, "folder", named[-1])
+    assert isinstance(folder, str)
+    return folder
+
+
+@dataclass(kw_only=True)
+class _Folder:
+    folder: str
+
+
+def to_yaml(config: Any) -> str:
+    """A typed configuration as it is saved."""
+    return _dump(schemas.plain(config))
 
 
 def begin(loaded: Loaded[Any], folder: Path) -> None:
@@ -120,15 +153,28 @@ def group_options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
+def _with_folder(command: str, overrides: Sequence[str]) -> list[str]:
+    """The words with `folder=` before the first, where that is a folder's name alone."""
+    words = list(overrides)
+    bare = command in FOLDER_FIRST and words and "=" not in words[0]
+    if bare and not words[0].startswith("-"):
+        words[0] = f"folder={words[0]}"
+    return words
+
+
 def _merge(
-    command: str, overrides: Sequence[str], schema: type, example: str
+    command: str,
+    overrides: Sequence[str],
+    schema: type,
+    example: str,
+    base: Mapping[str, Any] | None = None,
 ) -> tuple[DictConfig, bool]:
     """Defaults, YAML and overrides laid over each other, unresolved; and whether to run dry."""
     dry_run = False
     values: list[tuple[str, Any]] = []
     choices: dict[str, str] = {}
     groups = groups_of(command)
-    for key, text in (_split(word, example) for word in overrides):
+    for key, text in (_split(word, example) for word in _with_folder(command, overrides)):
         if key == "dry_run":
             dry_run = bool(_parse(key, text, bool))
             if "dry_run" in schemas.keys(schema):
@@ -142,7 +188,7 @@ def _merge(
             values.append((key, _typed(key, text, schema, groups)))
     try:
         merged = OmegaConf.merge(
-            schemas.defaults(schema), _compose(command, list(choices.values()))
+            schemas.defaults(schema), _compose(command, list(choices.values())), dict(base or {})
         )
         assert isinstance(merged, DictConfig)
         for key, value in values:

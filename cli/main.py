@@ -38,7 +38,19 @@ _REFUSALS = {
     errno.EMFILE: "too many open files; raise the limit, as with `ulimit -n 65536`",
 }
 """What the machine refuses, in words; every other OSError is a defect that wants a traceback."""
-_ORDER = ("demo", "curate", "pretrain", "generate", "data", "view", "config", "doctor", "bench")
+_ORDER = (
+    "demo",
+    "curate",
+    "refilter",
+    "shard",
+    "pretrain",
+    "generate",
+    "data",
+    "view",
+    "config",
+    "doctor",
+    "bench",
+)
 _USAGE = """\
 vfm: raw video to a trained video model and to generated video
 

@@ -314,6 +314,14 @@ def _body(
     ]
     if isinstance(summary.get("wall_s"), int | float):
         figures.append(("Wall time", duration(summary["wall_s"]), ""))
+    shards = summary.get("shards", {})
+    behind = (
+        f'<p class="warning">The shards are of an earlier decision: '
+        f"{counted(shards['to_add'], 'clip')} to add, {shards['to_leave_out']:,} to leave out. "
+        "<code>vfm shard</code> brings them to this one.</p>"
+        if shards.get("to_add") or shards.get("to_leave_out")
+        else ""
+    )
     kept = parts[0].num_clips
     bar = stacked_bar([(part.label, part.colour, part.seconds) for part in parts], seconds_in)
     lede = (
@@ -325,7 +333,7 @@ def _body(
 <p class="eyebrow">Curation report</p>
 <h1>{kept:,} of {counted(num_clips, "clip")} kept</h1>
 <p class="lede">{lede} {text(summary.get("bottleneck", ""))}</p>
-{key_figures(figures)}
+{behind}{key_figures(figures)}
 </header>
 <nav class="contents" aria-label="Contents"><div class="wrap"><a href="#accounting">Footage</a>
 <a href="#browse">Clips</a><a href="#scores">Scores</a><a href="#sources">Sources</a>

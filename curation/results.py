@@ -42,10 +42,56 @@ class Collected:
         """Sources by status."""
         return dict(sorted(Counter(video.status for video in self.videos).items()))
 
-    def set_buckets(self, buckets: Mapping[str, str]) -> None:
-        """Notes where kept clips go."""
-        for clip_id, bucket in buckets.items():
-            self._clips[clip_id] = dataclasses.replace(self._clips[clip_id], bucket=bucket)
+    @classmethod
+    def restored(
+        cls,
+        sources: Sequence[KnownSource],
+        videos: list[VideoRow],
+        clips: Sequence[ClipRow],
+        failed_entries: list[dict[str, Any]],
+        others: list[Fate],
+    ) -> "Collected":
+        """What an earlier run collected and wrote down."""
+        found = cls()
+        found.sources = {source.video_id: source for source in sources if not source.duplicate}
+        found.videos = videos
+        found.failed_entries = failed_entries
+        found._clips = {clip.clip_id: clip for clip in clips}
+        found._others = others
+        clips_us = sum(clip.end_us - clip.start_us for clip in clips)
+        found._duration_us = clips_us + sum(fate.duration_us for fate in others)
+        return found
+
+    def decide(self, decision: Decision) -> None:
+        """Every clip is kept or rejected. One that should be kept but could not be encoded stays
+        as failed as it is; see `try_again`."""
+        for clip in self.clips:
+            reason = decision.reject_reason(clip)
+            if reason is not None or clip.failed_reason is None:
+                self._set(clip, reason)
+
+    def try_again(self) -> None:
+        """Clips that could not be encoded count as kept once more."""
+        for clip in self.clips:
+            if clip.failed_reason is not None:
+                self._set(clip, None)
+
+    def _set(self, clip: ClipRow, reason: str | None) -> None:
+        self._clips[clip.clip_id] = dataclasses.replace(
+            clip,
+            kept=reason is None,
+            reject_reason=reason,
+            failed_reason=None,
+            bucket=None,
+        )
+        if clip.failed_reason is not None:
+            self.failed_entries = [e for e in self.failed_entries if e["id"] != clip.clip_id]
+
+    def place(self, clip_id: str, bucket: str | None, transcode_hash: str | None) -> None:
+        """Notes where a clip goes if it is kept, and how it was encoded if it was."""
+        self._clips[clip_id] = dataclasses.replace(
+            self._clips[clip_id], bucket=bucket, transcode_hash=transcode_hash
+        )
 
     def clip_failed(self, clip_id: str, failure: Failure) -> None:
         """A clip that should have been kept could not be encoded."""
@@ -80,10 +126,8 @@ class Collected:
         source: KnownSource,
         analysis: Analysis,
         captions: Captions,
-        decision: Decision,
         *,
         analysis_hash: str,
-        transcode_hash: str,
         thumbnails: Path,
     ) -> None:
         """A source that was read, whole or in part."""
@@ -92,7 +136,6 @@ class Collected:
         self._duration_us += analysis.duration_us
         lost_us = self._lose(source, analysis)
         for clip in analysis.clips:
-            reason = decision.reject_reason(clip)
             caption, origin = captions.of(clip.start_us / 1e6, clip.end_us / 1e6)
             thumbnail = thumbnails / f"{clip.clip_id}.jpg"
             self._clips[clip.clip_id] = ClipRow(
@@ -101,8 +144,8 @@ class Collected:
                 source=source.source,
                 start_us=clip.start_us,
                 end_us=clip.end_us,
-                kept=reason is None,
-                reject_reason=reason,
+                kept=True,
+                reject_reason=None,
                 failed_reason=None,
                 width=analysis.width,
                 height=analysis.height,
@@ -114,7 +157,7 @@ class Collected:
                 thumbnail=f"report/thumbs/{thumbnail.name}" if thumbnail.is_file() else None,
                 bucket=None,
                 analysis_hash=analysis_hash,
-                transcode_hash=transcode_hash if reason is None else None,
+                transcode_hash=None,
             )
         damaged = lost_us > 0
         detail = None
@@ -245,17 +288,15 @@ class Collected:
 
 
 def collect(
-    decision: Decision,
     sources: Sequence[KnownSource],
     analyses: Mapping[str, Analysis],
     failures: Sequence[Failure],
     unread: Sequence[tuple[Failure, str]],
     *,
     analysis_hash: str,
-    transcode_hash: str,
     thumbnails: Path,
 ) -> Collected:
-    """All sources of the folder with what became of them, decided.
+    """All sources of the folder with what became of them; the clips are still to be decided on.
 
     Args:
         failures: of sources.
@@ -276,9 +317,7 @@ def collect(
                 source,
                 analysis,
                 captions[source.video_id],
-                decision,
                 analysis_hash=analysis_hash,
-                transcode_hash=transcode_hash,
                 thumbnails=thumbnails,
             )
         elif failure is not None:

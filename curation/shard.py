@@ -6,7 +6,7 @@ import json
 import math
 import tarfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,19 @@ def bucket_of(width: int, height: int, duration_s: float, config: ShardConfig) -
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedClip:
-    """What a shard says of a clip and may since be said otherwise."""
+    """A clip as a shard holds it. What it says of the caption may since be said otherwise."""
 
     caption: str
     caption_source: str | None
+    encoded: EncodedClip
+    tar: Path
+    offset: int
+
+    def read(self) -> bytes:
+        """The video's bytes."""
+        with self.tar.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.encoded.num_bytes)
 
 
 def read_sharded(shards: Path) -> tuple[Manifest, dict[str, ShardedClip]]:
@@ -69,9 +78,7 @@ def read_sharded(shards: Path) -> tuple[Manifest, dict[str, ShardedClip]]:
     manifest = read_manifest(shards)
     clips: dict[str, ShardedClip] = {}
     for shard in manifest.shards:
-        rows = read_index(shards / shard.index_path).select(
-            ["clip_id", "json_offset", "json_bytes"]
-        )
+        rows = read_index(shards / shard.index_path)
         path = shards / shard.path
         try:
             with path.open("rb") as tar:
@@ -79,7 +86,11 @@ def read_sharded(shards: Path) -> tuple[Manifest, dict[str, ShardedClip]]:
                     tar.seek(row["json_offset"])
                     about = json.loads(tar.read(row["json_bytes"]))
                     clips[row["clip_id"]] = ShardedClip(
-                        caption=about["caption"], caption_source=about["caption_source"]
+                        caption=about["caption"],
+                        caption_source=about["caption_source"],
+                        encoded=_encoded(row, about["video_id"]),
+                        tar=path,
+                        offset=row["video_offset"],
                     )
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
@@ -100,6 +111,13 @@ def sweep_shards(shards: Path, manifest: Manifest) -> None:
                 left.unlink(missing_ok=True)
 
 
+def _encoded(row: Mapping[str, Any], video_id: str) -> EncodedClip:
+    """What an index says of a clip."""
+    same = ("clip_id", "num_frames", "width", "height", "duration_s", "fps", "keyframes_s")
+    values = {name: row[name] for name in same}
+    return EncodedClip(content_id=video_id, span="", num_bytes=row["video_bytes"], **values)
+
+
 @dataclass(kw_only=True)
 class _Queue:
     """One bucket: clips still to come, in order, and those of the tar being filled."""
@@ -114,26 +132,30 @@ class Packer:
 
     A tar is closed when the next clip in order of id would exceed the target, so its content
     depends on the ids and sizes alone. A finished tar and its index are on disk before the
-    manifest names them, and the spool is emptied only then.
+    manifest names them.
 
     Args:
         shards: folder of the shards.
-        spool: folder of the encoded clips, `CLIP_ID.mp4`.
         expected: clip id to bucket, of all clips that will be `add`ed or `skip`ped.
         describe: clip id to the content of its JSON member.
+        content: the bytes of an encoded clip, by id.
+        packed: told the ids of clips once the manifest names their tar.
     """
 
     def __init__(
         self,
         shards: Path,
-        spool: Path,
         manifest: Manifest,
         expected: Mapping[str, str],
         describe: Mapping[str, dict[str, Any]],
         target_bytes: int,
+        *,
+        content: Callable[[str], bytes],
+        packed: Callable[[Sequence[str]], None],
     ) -> None:
         self._shards = shards
-        self._spool = spool
+        self._content = content
+        self._packed = packed
         self._manifest = manifest
         self._describe = describe
         self._target_bytes = target_bytes
@@ -145,7 +167,7 @@ class Packer:
         self._skipped: set[str] = set()
 
     def add(self, clip: EncodedClip) -> None:
-        """Takes a clip whose file lies in the spool."""
+        """Takes a clip whose content can be had."""
         self._encoded[clip.clip_id] = clip
         self._advance(self._bucket_of[clip.clip_id])
 
@@ -198,8 +220,7 @@ class Packer:
         shards = sorted([*self._manifest.shards, shard], key=lambda s: s.path)
         self._manifest = Manifest(shards=shards)
         write_manifest(self._shards, self._manifest)
-        for clip_id in queue.filled:
-            (self._spool / f"{clip_id}.mp4").unlink(missing_ok=True)
+        self._packed(queue.filled)
         queue.filled, queue.filled_bytes = [], 0
 
     def _write_tar(self, path: Path, clip_ids: list[str]) -> list[IndexRow]:
@@ -210,7 +231,7 @@ class Packer:
         ):
             for clip_id in clip_ids:
                 clip = self._encoded[clip_id]
-                video = (self._spool / f"{clip_id}.mp4").read_bytes()
+                video = self._content(clip_id)
                 about = self._describe[clip_id]
                 text = json.dumps(about, sort_keys=True, ensure_ascii=False).encode()
                 video_offset = _add(tar, f"{clip_id}.mp4", video)

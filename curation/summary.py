@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from common.storage import write_atomic
 from curation.config import CurateConfig
-from curation.tables import write_failed
+from curation.tables import ClipRow, write_failed
 
 
 def stage_rates(clock: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
@@ -38,16 +38,32 @@ def bottleneck(stages: dict[str, dict[str, Any]], wall_s: float) -> str:
     return f"{text}, {rate:.1f} s of video per second." if rate else f"{text}."
 
 
+def shards_against(clips: Sequence[ClipRow], sharded: Collection[str]) -> dict[str, int]:
+    """What the shards hold, beside what is kept: after another decision the two differ until
+    shards are made again."""
+    kept = {clip.clip_id for clip in clips if clip.kept}
+    inside = set(sharded)
+    return {
+        "clips": len(inside),
+        "to_add": len(kept - inside),
+        "to_leave_out": len(inside - kept),
+    }
+
+
 def write_summary(path: Path, summary: dict[str, Any]) -> None:
     text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
     write_atomic(path, text.encode())
 
 
 def write_failures(path: Path, entries: list[dict[str, Any]], config: CurateConfig) -> None:
-    """Each entry with the command that meets it again, alone and in a folder of its own."""
+    """Each entry with the command that meets it again, alone and in a folder of its own, unless
+    it has one."""
     again = f"{Path(config.output).absolute()}-again"
     lines = []
     for number, entry in enumerate(entries):
+        if "command" in entry:
+            lines.append(entry)
+            continue
         folder = f"{again}/{entry['id'] or number}"
         words = [f"input={entry['path']}", f"output={folder}", *_overrides(config)]
         command = shlex.join(["vfm", "curate", *words])
@@ -93,6 +109,14 @@ def print_summary(
         console.print(
             f"{summary['captions_not_in_shards']} clips lie in shards with other captions than "
             "they have now; shards are never rewritten: for the new ones choose another output"
+        )
+    shards = summary["shards"]
+    if shards["to_add"] or shards["to_leave_out"]:
+        console.print(
+            f"the shards are of an earlier decision: {shards['to_add']} clips to add, "
+            f"{shards['to_leave_out']} to leave out; `vfm shard` brings them to this one",
+            markup=False,
+            soft_wrap=True,
         )
     if summary["files_ignored"]:
         console.print(f"{len(summary['files_ignored'])} files are no videos, ignored")

@@ -55,7 +55,7 @@ def test_the_curation_gets_its_configuration_and_gives_its_exit_code(
     saved = yaml.safe_load((output / "config.yaml").read_text())
     assert (saved["input"], saved["blur"], saved["motion"]["min"]) == (
         str(videos),
-        {"min": None},
+        {"min": None, "max": None},
         config.motion.min,
     )
 

@@ -249,7 +249,7 @@ def test_a_refused_run_leaves_the_saved_settings(tmp_path: Path) -> None:
     config = _config(tmp_path / "in", tmp_path / "out")
     started: list[str] = []
     curate(config, on_start=lambda: started.append("first"))
-    other = _config(tmp_path / "in", tmp_path / "out", min_clip_s=0.2)
+    other = _config(tmp_path / "in", tmp_path / "out", transcode=TranscodeConfig(crf=30))
     with pytest.raises(ConfigError, match="other parameters"):
         curate(other, on_start=lambda: started.append("second"))
     with only_driver(tmp_path / "out" / "ledger"), pytest.raises(VfmError):

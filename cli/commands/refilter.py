@@ -1,0 +1,70 @@
+"""`vfm refilter`: another decision over a curated folder, from its stored scores."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+HELP = """
+decide again which clips are kept, from the stored scores
+
+usage: vfm refilter DIR [KEY=VALUE ...]
+
+DIR is the output of a `vfm curate`. Takes seconds and decodes nothing. Limits that are not named
+stay as the folder has them. A limit is a number, a percentile of all clips (p20), or null for none.
+Rewrites clips.parquet, summary.json and the page; never a shard. What the shards then lack or hold
+too much is said, and `vfm shard DIR` brings them to it.
+`vfm config refilter` prints every limit, dry_run=true what would be kept.
+
+examples:
+  vfm refilter curated motion.min=p20 blur.max=p99
+  vfm refilter curated dark.min=null dry_run=true
+"""
+
+EXAMPLE = "vfm refilter curated motion.min=p20"
+INTERRUPTED = "the same command decides again"
+
+
+def schema() -> type:
+    from curation.config import RefilterConfig
+
+    return RefilterConfig
+
+
+def run(argv: list[str]) -> int:
+    from functools import partial
+
+    from rich.console import Console
+
+    from cli.config import begin, folder_of, load, to_yaml
+    from cli.schema import plain
+    from curation.config import RefilterConfig
+    from curation.folder import settings_of
+    from curation.refilter import preview, refilter, settings_after
+
+    folder = folder_of("refilter", argv, EXAMPLE)
+    now = plain(settings_of(folder))
+    names = {field.name for field in dataclasses.fields(RefilterConfig)}
+    base = {name: value for name, value in now.items() if name in names}
+    loaded = load("refilter", argv, RefilterConfig, example=EXAMPLE, base=base)
+    if loaded.dry_run:
+        return _show(loaded, preview(loaded.config))
+    # What the folder keeps from now on is what its own settings say.
+    loaded = dataclasses.replace(loaded, yaml=to_yaml(settings_after(loaded.config)))
+    on_start = partial(begin, loaded, Path(folder))
+    return refilter(loaded.config, console=Console(), on_start=on_start).exit_code
+
+
+def _show(loaded: Any, summary: dict[str, Any]) -> int:
+    from cli.config import show_plan
+
+    rejected = [f"{count} {reason}" for reason, count in summary["clips_rejected"].items()]
+    shards = summary["shards"]
+    return show_plan(
+        loaded,
+        [
+            f"kept: {summary['clips_kept']} of {summary['clips_in']} clips, "
+            f"{summary['seconds_kept']:.1f} of {summary['seconds_in']:.1f} s",
+            f"rejected: {', '.join(rejected) or 'none'}",
+            f"shards: {shards['to_add']} clips to add, {shards['to_leave_out']} to leave out",
+        ],
+    )

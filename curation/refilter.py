@@ -1,0 +1,201 @@
+"""`vfm refilter` and `vfm shard`: other decisions over a curated folder, and their shards.
+
+A decision needs the stored scores alone. It changes the tables, the summary and the page, never a
+shard: those follow when they are asked for, and what they hold meanwhile is said.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from common.errors import ConfigError
+from curation.config import CurateConfig, Decisions, RefilterConfig, ReshardConfig
+from curation.decide import Decision, decide
+from curation.executors.local import LocalExecutor
+from curation.folder import (
+    check_nothing_to_drop,
+    check_parameters,
+    opened,
+    parameters,
+    remember_settings,
+    settings_of,
+    sweep,
+)
+from curation.inventory import Inventory
+from curation.ledger import Ledger
+from curation.machine import writing_to
+from curation.memory import Work
+from curation.pipeline import Executor
+from curation.report import write_report
+from curation.results import Collected
+from curation.shard import ShardedClip, read_sharded
+from curation.sharding import Sharder
+from curation.stages.analyse import Analyse
+from curation.stored import read_collected
+from curation.summary import print_summary, shards_against, write_failures, write_summary
+from curation.tables import write_clips
+from dataloading.schema import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderResult:
+    """`exit_code`: 0 done; 1 done, but some items failed; 3 nothing is kept."""
+
+    summary: dict[str, Any]
+    exit_code: int
+
+
+def settings_after(config: RefilterConfig) -> CurateConfig:
+    """A folder's settings with other limits."""
+    names = [field.name for field in dataclasses.fields(Decisions)]
+    limits = {name: getattr(config, name) for name in names}
+    return dataclasses.replace(settings_of(config.folder), **limits)
+
+
+def refilter(
+    config: RefilterConfig,
+    *,
+    console: Console | None = None,
+    on_start: Callable[[], None] = lambda: None,
+) -> FolderResult:
+    """Decides again from the stored scores, in seconds and without a decode.
+
+    Percentiles are resolved over all clips that the folder has by now. Raises `ConfigError` where
+    the folder is none, or two limits leave nothing between them.
+    """
+    settings = settings_after(config)
+    with opened(Path(settings.output)) as ledger:
+        work = _Folder(settings, ledger, console, None)
+        decision = decide(settings, work.found.clips)
+        on_start()
+        work.found.decide(decision)
+        work.sharder.place(work.found, work.sharded.keys())
+        now = {**(ledger.meta("parameters") or {})}
+        now["decide"] = work.parameters()["decide"]
+        remember_settings(ledger, settings, now, decision.limits)
+        return work.finish(decision, work.sharded.keys())
+
+
+def preview(config: RefilterConfig) -> dict[str, Any]:
+    """The summary that `refilter` would write."""
+    settings = settings_after(config)
+    folder = Path(settings.output)
+    with opened(folder) as ledger:
+        found, summary = read_collected(folder, ledger.sources())
+        decision = decide(settings, found.clips)
+        found.decide(decision)
+        sharded = read_sharded(folder / "shards")[1]
+    return _summary(summary, found, decision, shards_against(found.clips, sharded.keys()))
+
+
+def reshard(
+    config: ReshardConfig,
+    *,
+    console: Console | None = None,
+    executor: Executor | None = None,
+    on_start: Callable[[], None] = lambda: None,
+) -> FolderResult:
+    """Brings the shards of a folder to what it keeps, encoding only what has no encoding yet.
+
+    Clips are added beside the shards that are there; where some are no longer kept, all shards are
+    made anew, if the configuration says so. The same call continues one that was killed.
+
+    Raises:
+        ConfigError: where shards would have to be rewritten and it does not say so, where nothing
+            is kept, or where they were made with parameters that this version no longer has.
+    """
+    settings = settings_of(config.folder)
+    with opened(Path(settings.output)) as ledger:
+        work = _Folder(settings, ledger, console, executor)
+        check_parameters(work.folder, ledger, work.manifest, work.parameters())
+        # Once more, since a decision may have been killed before its tables were written.
+        decision = decide(settings, [], ledger.meta("limits"))
+        work.found.decide(decision)
+        work.found.try_again()
+        kept = {clip.clip_id for clip in work.found.clips if clip.kept}
+        if not kept:
+            raise ConfigError(f"{config.folder} keeps no clip: decide otherwise, `vfm refilter`")
+        if not config.rewrite:
+            check_nothing_to_drop(work.folder, len(work.sharded.keys() - kept))
+        on_start()
+        with writing_to(work.folder):
+            if config.rewrite:
+                work.sharder.rewrite(work.found, work.sharded)
+            else:
+                work.sharder.append(work.found, work.manifest, work.sharded)
+        return work.finish(decision, [c.clip_id for c in work.found.clips if c.kept])
+
+
+def shard_plan(config: ReshardConfig) -> dict[str, int]:
+    """How many clips the shards hold, and how many `reshard` would add and leave out."""
+    folder = Path(settings_of(config.folder).output)
+    with opened(folder) as ledger:
+        found, _ = read_collected(folder, ledger.sources())
+        found.try_again()
+        return shards_against(found.clips, read_sharded(folder / "shards")[1].keys())
+
+
+class _Folder:
+    """A curated folder that is open for changes."""
+
+    def __init__(
+        self,
+        settings: CurateConfig,
+        ledger: Ledger,
+        console: Console | None,
+        executor: Executor | None,
+    ) -> None:
+        self.folder = Path(settings.output)
+        self._settings = settings
+        self._console = console or Console(quiet=True)
+        sweep(self.folder)
+        self.manifest: Manifest
+        self.sharded: dict[str, ShardedClip]
+        self.manifest, self.sharded = read_sharded(self.folder / "shards")
+        self.found, self._before = read_collected(self.folder, ledger.sources())
+        self._work = Work(ledger, self.folder / "ledger" / "spool")
+        self.sharder = Sharder(
+            settings,
+            self.folder,
+            Inventory(ledger),
+            self._work,
+            executor or LocalExecutor(),
+            self._console,
+        )
+
+    def parameters(self) -> Any:
+        analyse = Analyse(self._settings, self.folder / "report" / "thumbs")
+        return parameters(self._settings, analyse, self.sharder.transcode)
+
+    def finish(self, decision: Decision, sharded: Any) -> FolderResult:
+        """Writes what has changed, and says it."""
+        state = shards_against(self.found.clips, sharded)
+        summary = _summary(self._before, self.found, decision, state)
+        decoded = self._work.decoded_sources(self.sharder.transcode)
+        summary["decodes"] = {**summary["decodes"], "transcode": decoded}
+        failed = self.found.failed_entries
+        with writing_to(self.folder):
+            write_clips(self.folder / "clips.parquet", self.found.clips)
+            write_failures(self.folder / "failed.jsonl", failed, self._settings)
+            write_summary(self.folder / "summary.json", summary)
+            report = write_report(self.folder)
+        print_summary(self._console, summary, failed, report)
+        code = 3 if not summary["clips_kept"] else 1 if summary["clips_failed"] else 0
+        return FolderResult(summary=summary, exit_code=code)
+
+
+def _summary(
+    before: dict[str, Any], found: Collected, decision: Decision, shards: dict[str, int]
+) -> dict[str, Any]:
+    """The summary of the run that scored, with another decision."""
+    return {
+        **before,
+        **found.accounting(),
+        "captioned_clips_kept": sum(bool(c.caption) for c in found.clips if c.kept),
+        "thresholds": decision.thresholds(),
+        "shards": shards,
+    }
