@@ -1,10 +1,12 @@
 """Collectives over one process group, counted, differentiable, with sizes that all ranks know.
 
 No size is ever asked for: the splits are plain integers that follow from the layout. A peer that
-is gone or sends another size gives an error that names the rank, the layer and the collective.
+is gone or late gives an error that names the rank, the layer and the collective. Ranks that believe
+in different sizes are another matter: gloo ends a process that receives too much, and does not
+notice one that receives too little. `Channel.agree` tells them apart.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +21,7 @@ from parallel.traffic import Traffic
 
 
 class CollectiveError(VfmError):
-    """A collective did not end: a peer is gone, is late, or sent another size."""
+    """A collective did not end, since a peer is gone or late; or ranks hold different things."""
 
 
 Pending = Callable[[], None]
@@ -84,6 +86,24 @@ class Channel:
         self._post(sends, [(world_rank, parts[i]) for world_rank, i in others], name)()
         return parts
 
+    def agree(self, facts: Mapping[str, int], name: str, device: torch.device) -> None:
+        """Raises `CollectiveError` on every rank where ranks differ in `facts`, naming them.
+
+        A collective more, of tensors on `device`: for looking into a run that hangs or goes astray.
+        """
+        mine = torch.tensor(list(facts.values()), device=device)
+        every = self.all_gather(mine, [len(facts)] * self.size, name)
+        differences = [
+            f"{fact} {[int(x[i]) for x in every]}"
+            for i, fact in enumerate(facts)
+            if len({int(x[i]) for x in every}) > 1
+        ]
+        if differences:
+            raise CollectiveError(
+                f"{name} of layer {self.layer or '?'}: ranks {self._world_ranks} hold different "
+                f"{', '.join(differences)}; give all of them the same pack and the same model"
+            )
+
     def _post(
         self, sends: list[tuple[int, Tensor]], receives: list[tuple[int, Tensor]], name: str
     ) -> Pending:
@@ -114,7 +134,7 @@ class Channel:
             reason = (str(error).splitlines() or ["no reason given"])[0]
             raise CollectiveError(
                 f"rank {dist.get_rank()}: {name}{where} over ranks {self._world_ranks} failed; a "
-                f"peer stopped, is late, or holds other sizes ({reason})"
+                f"peer stopped or is late ({reason})"
             ) from error
 
 

@@ -1,5 +1,6 @@
 """Context parallelism: one attention callable for sequences that are split over ranks."""
 
+import zlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,16 +37,25 @@ class ContextAttention:
     """How keys and values go around the ring."""
     kernel: Kernel | None = None
     """For the blocks of the ring; None takes the fitting one."""
+    verify: bool = False
+    """Before each attention the ranks compare what they hold, at the cost of a small collective.
+    Without it, ranks that were given different packs fail as their backend pleases."""
 
     @classmethod
     def build(
-        cls, groups: Groups, *, traffic: Traffic, layer: str, transfer: Transfer = "p2p"
+        cls,
+        groups: Groups,
+        *,
+        traffic: Traffic,
+        layer: str,
+        transfer: Transfer = "p2p",
+        verify: bool = False,
     ) -> "ContextAttention":
         """For one layer, over the groups of this rank. What is sent is recorded in `traffic`."""
         ulysses, ring = (
             group and Channel(group, traffic, layer) for group in (groups.ulysses, groups.ring)
         )
-        return cls(ulysses=ulysses, ring=ring, transfer=transfer)
+        return cls(ulysses=ulysses, ring=ring, transfer=transfer, verify=verify)
 
     @property
     def num_parts(self) -> int:
@@ -75,6 +85,8 @@ class ContextAttention:
                 f"part {layout.part} of the layout holds {sum(layout.lens_q)} q and "
                 f"{sum(layout.lens_k)} k tokens, the tensors {q.shape[0]} and {k.shape[0]}"
             )
+        if self.verify:
+            self._agree(q, k, layout)
         if self.ulysses is None:
             return self._over_ring(q, k, v, layout)
         return exchange_heads(q, k, v, layout, self.ulysses, self._over_ring)
@@ -84,3 +96,19 @@ class ContextAttention:
             return local_attention(q, k, v, Packed(layout.lens_q, layout.lens_k, layout.causal))
         transport = TRANSPORTS[self.transfer]
         return block_attention(q, k, v, layout, self.ring, transport, self.kernel)
+
+    def _agree(self, q: Tensor, k: Tensor, layout: ShardedPacked) -> None:
+        split = repr((layout.parts_q, layout.parts_k, layout.causal))
+        facts = {
+            "numbers of sequences": len(layout.lens_q),
+            "numbers of queries": sum(map(sum, layout.parts_q)),
+            "numbers of keys": sum(map(sum, layout.parts_k)),
+            "query heads": q.shape[1],
+            "key heads": k.shape[1],
+            "head sizes": q.shape[2],
+            "bytes per element": q.element_size(),
+            "splits (by checksum)": zlib.crc32(split.encode()),
+        }
+        for channel in (self.ulysses, self.ring):
+            if channel is not None:
+                channel.agree(facts, "verify", q.device)

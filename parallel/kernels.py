@@ -6,6 +6,8 @@ gradients of all blocks only add up (Dao 2023, FlashAttention-2, section 3.1.2).
 Shapes: B batch, S queries, T keys, H query heads, K key heads, D head size, N and M packed tokens.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -24,7 +26,7 @@ class Kernel(Protocol):
     """Attention of a dense batch, `q [B, S, H, D]`, `k` and `v` `[B, T, K, D]`, all non-empty."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-        """`out` like `q`, and `lse [B, S, H]` in the type of `wide`."""
+        """`out` in the shape of `q`, its type or `wide`, and `lse [B, S, H]` in `wide`."""
         ...
 
     def backward(
@@ -44,7 +46,7 @@ class EagerKernel:
         scores = self._scores(q, k, causal)
         lse = scores.logsumexp(-1)  # [B, K, G, S], G query heads to each key head
         out = torch.einsum("bkgst,btkd->bskgd", (scores - lse[..., None]).exp(), v.to(lse.dtype))
-        return out.flatten(2, 3).to(q.dtype), lse.flatten(1, 2).transpose(1, 2)
+        return out.flatten(2, 3), lse.flatten(1, 2).transpose(1, 2)
 
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
@@ -108,17 +110,13 @@ def packed_forward(
     dtype = wide(q.dtype)
     out = q.new_zeros(q.shape, dtype=dtype)
     lse = q.new_full(q.shape[:2], -torch.inf, dtype=dtype)
-    parts = [x.split(layout.lens_q) for x in (q, out, lse)]
-    parts += [x.split(layout.lens_k) for x in (k, v)]
-    for (len_q, len_k), members in equal_lengths(layout).items():
-        if len_q == 0 or len_k == 0:
-            continue
-        batch_q, batch_k, batch_v = (_batch(parts[i], members) for i in (0, 3, 4))
+    for len_k, members in _non_empty(layout):
+        q_rows, out_rows, lse_rows = (_Rows(x, layout.lens_q, members) for x in (q, out, lse))
+        k_rows, v_rows = (_Rows(x, layout.lens_k, members) for x in (k, v))
         chosen = kernel or fitting_kernel(q, len_k)
-        batch_out, batch_lse = chosen.forward(batch_q, batch_k, batch_v, layout.causal)
-        for row, i in enumerate(members):
-            parts[1][i].copy_(batch_out[row])
-            parts[2][i].copy_(batch_lse[row])
+        part, part_lse = chosen.forward(q_rows.read(), k_rows.read(), v_rows.read(), layout.causal)
+        out_rows.write(part)
+        lse_rows.write(part_lse)
     return out, lse
 
 
@@ -135,22 +133,46 @@ def packed_backward(
     """Gradients of q, k, v in `wide`; `out` and `lse` are those of the whole attention."""
     dtype = wide(q.dtype)
     dq, dk, dv = (x.new_zeros(x.shape, dtype=dtype) for x in (q, k, v))
-    of_q = [x.split(layout.lens_q) for x in (dout, q, out, lse, dq)]
-    of_k = [x.split(layout.lens_k) for x in (k, v, dk, dv)]
-    for (len_q, len_k), members in equal_lengths(layout).items():
-        if len_q == 0 or len_k == 0:
-            continue
-        b_dout, b_q, b_out, b_lse = (_batch(parts, members) for parts in of_q[:4])
-        b_k, b_v = (_batch(parts, members) for parts in of_k[:2])
+    for len_k, members in _non_empty(layout):
+        of_q = [_Rows(x, layout.lens_q, members) for x in (dout, q, out, lse, dq)]
+        of_k = [_Rows(x, layout.lens_k, members) for x in (k, v, dk, dv)]
+        b_dout, b_q, b_out, b_lse = (rows.read() for rows in of_q[:4])
+        b_k, b_v = (rows.read() for rows in of_k[:2])
         chosen = kernel or fitting_kernel(q, len_k)
         grads = chosen.backward(b_dout, b_q, b_k, b_v, b_out, b_lse, layout.causal)
-        for row, i in enumerate(members):
-            for target, grad in zip((of_q[4], of_k[2], of_k[3]), grads, strict=True):
-                target[i].copy_(grad[row])
+        for rows, grad in zip((of_q[4], of_k[2], of_k[3]), grads, strict=True):
+            rows.write(grad)
     return dq, dk, dv
 
 
-def _batch(parts: tuple[Tensor, ...], members: list[int]) -> Tensor:
-    return (
-        parts[members[0]][None] if len(members) == 1 else torch.stack([parts[i] for i in members])
-    )
+def _non_empty(layout: Packed) -> Iterator[tuple[int, list[int]]]:
+    """Length of the keys and the sequences of each batch; kernels fault on empty operands."""
+    for (len_q, len_k), members in equal_lengths(layout).items():
+        if len_q and len_k:
+            yield len_k, members
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some sequences of equal length, of packed tokens `[N, ...]`, as a batch `[B, S, ...]`."""
+
+    x: Tensor
+    lens: tuple[int, ...]
+    members: list[int]
+
+    def read(self) -> Tensor:
+        if len(self.members) == len(self.lens):
+            return self._whole()
+        parts = self.x.split(self.lens)
+        return torch.stack([parts[i] for i in self.members])
+
+    def write(self, batch: Tensor) -> None:
+        if len(self.members) == len(self.lens):
+            self._whole().copy_(batch)
+            return
+        parts = self.x.split(self.lens)
+        for i, row in zip(self.members, batch, strict=True):
+            parts[i].copy_(row)
+
+    def _whole(self) -> Tensor:
+        return self.x.view(len(self.lens), -1, *self.x.shape[1:])

@@ -119,6 +119,7 @@ def late_peer() -> None:
 
 def dead_peer(collective: str) -> None:
     channel = channel_of_world()
+    dist.barrier()
     if channel.rank == 1:
         # Dies once the other waits for it.
         time.sleep(0.5)

@@ -1,13 +1,25 @@
 """Gloo tier: attention over ranks against one process, outputs and gradients, and what it sends."""
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
-from parallel.kernels import wide
+from common.errors import ConfigError
+from models.attention import Packed, local_attention
+from parallel.collectives import CollectiveError
+from parallel.context import ContextAttention
+from parallel.kernels import EagerKernel, wide
+from parallel.layout import ShardedPacked, split_lens
+from parallel.traffic import Traffic
 from parallel.ulysses import head_shares
-from tests.distributed.cases import Case, draw, run_cases
+from tests.distributed.cases import Case, draw, groups_of, run_cases
 
-NUM_CASES = {torch.float64: 150, torch.float32: 60, torch.bfloat16: 60}
+NUM_CASES = {torch.float64: 250, torch.float32: 100, torch.bfloat16: 100}
 BF16_ROUNDING = 2.0**-8
 
 
@@ -16,28 +28,29 @@ BF16_ROUNDING = 2.0**-8
 def test_over_ranks_is_as_in_one_process(worlds, world_size, dtype):
     cases = [draw(seed, world_size, dtype) for seed in range(NUM_CASES[dtype])]
     by_rank = worlds[world_size].run(run_cases, cases)
-    worst = {"ranks": 0.0, "alone": 0.0}
-    sums = {"ranks": 0.0, "alone": 0.0}
+    all_ranks, all_alone = [], []
     for i, case in enumerate(cases):
         ranks = [max(per_rank) for per_rank in zip(*(r[i].ranks for r in by_rank), strict=True)]
         alone = by_rank[0][i].alone
-        for name, errors in (("ranks", ranks), ("alone", alone)):
-            worst[name] = max(worst[name], *errors)
-            sums[name] += sum(errors)
+        all_ranks.append(ranks)
+        all_alone.append(alone)
         match dtype:
             case torch.float64:
                 limits = [1e-13] * 4
             case torch.float32:
                 limits = [5e-6] * 4
             case _:
-                # Its own error is one rounding of the result at least, if it had no luck.
-                limits = [2 * max(error, BF16_ROUNDING) for error in alone]
+                # Of one case alone a largest error is much a matter of luck.
+                limits = [4 * max(error, BF16_ROUNDING) for error in alone]
         assert all(e <= n for e, n in zip(ranks, limits, strict=True)), (case, ranks, alone)
         for rank, results in enumerate(by_rank):
             assert results[i].traffic == expected_traffic(case, rank), (case, rank)
-    print(f"{len(cases)} cases, seeds 0 to {len(cases) - 1}: {worst}")
-    if dtype == torch.bfloat16:
-        assert sums["ranks"] <= 2 * sums["alone"], sums
+    ranks, alone = torch.tensor(all_ranks), torch.tensor(all_alone)
+    print(f"{len(cases)} cases, seeds from 0; out, dq, dk, dv over ranks, and in one process")
+    for statistic in (torch.amax, torch.mean):
+        print([f"{e:.1e}" for e in statistic(ranks, 0)], [f"{e:.1e}" for e in statistic(alone, 0)])
+        if dtype == torch.bfloat16:
+            assert (statistic(ranks, 0) <= 2 * statistic(alone, 0)).all()
 
 
 def expected_traffic(case: Case, rank: int) -> dict[str, tuple[int, int]]:
@@ -151,3 +164,175 @@ def test_the_draw_meets_what_is_hard():
             "flash": [c for c in sharded if c.ring > 1 and c.kernel == "flash"],
         }.items():
             assert len(found) >= 3, (world_size, what)
+
+
+def attend_with_other_packs(what: str) -> str:
+    """Rank 1 was given something else; what verification says of it."""
+    groups = groups_of(1, dist.get_world_size())
+    odd = dist.get_rank() == 1
+    lens = (9, 4) if odd and what == "tokens" else (4, 9) if odd and what == "order" else (4, 8)
+    if what == "order" and not odd:
+        lens = (9, 4)
+    parts = split_lens(lens, groups.topology.cp)
+    layout = ShardedPacked.of(parts, parts, groups.topology.cp_rank)
+    x = torch.zeros(sum(layout.lens_q), 3 if odd and what == "heads" else 2, 8)
+    attention = ContextAttention.build(groups, traffic=Traffic(), layer="blocks.1", verify=True)
+    try:
+        attention(x, x, x, layout)
+    except CollectiveError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("nothing", ""),
+        ("tokens", r"numbers of queries \[12, 13\], numbers of keys \[12, 13\], splits"),
+        ("heads", r"query heads \[2, 3\], key heads \[2, 3\]; give all of them the same pack"),
+        ("order", r"ranks \[0, 1\] hold different splits \(by checksum\)"),
+    ],
+)
+def test_verification_tells_every_rank_what_differs(world2, what, message):
+    for told in world2.run(attend_with_other_packs, what):
+        assert bool(told) == bool(message)
+        assert re.search(message, told), told
+
+
+def attend_in_odd_memory() -> float:
+    """Queries whose features do not lie side by side, and an expanded gradient."""
+    worst = 0.0
+    for ulysses, ring in ((1, dist.get_world_size()), (dist.get_world_size(), 1)):
+        groups = groups_of(ulysses, ring)
+        part = groups.topology.cp_rank
+        parts = split_lens((70, 5), groups.topology.cp)
+        generator = torch.Generator().manual_seed(0)
+        whole = [torch.randn(8, 4, 75, generator=generator).double() for _ in range(3)]
+        rows = torch.cat(
+            [
+                torch.arange(75)[:70].split([p[0] for p in parts])[part],
+                torch.arange(70, 75).split([p[1] for p in parts])[part],
+            ]
+        )
+        results = []
+        for attention, layout, taken in (
+            (local_attention, Packed((70, 5), (70, 5)), torch.arange(75)),
+            (
+                ContextAttention.build(groups, traffic=Traffic(), layer=""),
+                ShardedPacked.of(parts, parts, part),
+                rows,
+            ),
+        ):
+            leaves = [x[..., taken].requires_grad_() for x in whole]
+            q, k, v = (x.permute(2, 1, 0) for x in leaves)
+            out = attention(q, k, v, layout)
+            results.append([out.sum(), *torch.autograd.grad(out.sum(), leaves)])
+        alone, here = results
+        total = here[0].detach().clone()
+        dist.all_reduce(total)
+        worst = max(worst, float((total - alone[0].detach()).abs()))
+        for got, want in zip(here[1:], alone[1:], strict=True):
+            worst = max(worst, float((got - want[..., rows]).abs().max()))
+    return worst
+
+
+def test_memory_of_any_order_will_do(worlds):
+    for pool in worlds.values():
+        assert max(pool.run(attend_in_odd_memory)) <= 1e-12
+
+
+class WatchingKernel(EagerKernel):
+    """Notes how many sends had been posted when each block was computed."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic = traffic
+        self.posted: list[tuple[int, ...]] = []
+
+    def forward(self, *args: Any) -> Any:
+        self._note("ring.kv")
+        return super().forward(*args)
+
+    def backward(self, *args: Any) -> Any:
+        self._note("ring.kv.backward", "ring.dkv.backward")
+        return super().backward(*args)
+
+    def _note(self, *names: str) -> None:
+        self.posted.append(tuple(self.traffic.sent["", name].calls for name in names))
+
+
+def sends_before_computing(recompute: bool) -> tuple[float, list[tuple[int, ...]]]:
+    groups = groups_of(1, dist.get_world_size())
+    part, parts = groups.topology.cp_rank, split_lens((11,), groups.topology.cp)
+    generator = torch.Generator().manual_seed(0)
+    whole = [torch.randn(11, 2, 8, generator=generator).double() for _ in range(3)]
+    traffic = Traffic()
+    kernel = WatchingKernel(traffic)
+    attention = replace(ContextAttention.build(groups, traffic=traffic, layer=""), kernel=kernel)
+    layout = ShardedPacked.of(parts, parts, part)
+    here = [x.split([p[0] for p in parts])[part].clone().requires_grad_() for x in whole]
+    if recompute:
+        out = checkpoint(attention, *here, layout, use_reentrant=False)
+        assert isinstance(out, torch.Tensor)
+    else:
+        out = attention(here[0], here[1], here[2], layout)
+    grads = torch.autograd.grad(out.square().sum(), here)
+    alone = [x.clone().requires_grad_() for x in whole]
+    exact = local_attention(alone[0], alone[1], alone[2], Packed((11,), (11,)))
+    wanted = torch.autograd.grad(exact.square().sum(), alone)
+    parts_of = [x.split([p[0] for p in parts])[part] for x in wanted]
+    worst = max(float((a - b).abs().max()) for a, b in zip(grads, parts_of, strict=True))
+    return worst, kernel.posted
+
+
+def test_the_next_block_is_on_its_way_while_one_is_computed(worlds):
+    for size, pool in worlds.items():
+        forward = [(min(step + 1, size - 1),) for step in range(size)]
+        backward = [(min(step + 1, size - 1), step) for step in range(size)]
+        for worst, posted in pool.run(sends_before_computing, False):
+            assert worst <= 1e-13
+            assert posted == forward + backward
+
+
+def test_activations_may_be_recomputed(worlds):
+    for size, pool in worlds.items():
+        for worst, posted in pool.run(sends_before_computing, True):
+            assert worst <= 1e-13
+            assert len(posted) == 3 * size
+
+
+def refusals() -> list[str]:
+    groups = groups_of(dist.get_world_size(), 1)
+    attention = ContextAttention.build(groups, traffic=Traffic(), layer="")
+    parts = split_lens((8,), 2)
+    mine = groups.topology.cp_rank
+    told = []
+    for layout, tokens, heads in (
+        (ShardedPacked.of(parts, parts, 1 - mine), 4, 2),
+        (ShardedPacked.of(((8,),), ((8,),), 0), 8, 2),
+        (ShardedPacked.of(parts, parts, mine), 5, 2),
+        (ShardedPacked.of(parts, parts, mine), 4, 1),
+    ):
+        x = torch.zeros(tokens, heads, 8)
+        try:
+            attention(x, x, x, layout)
+        except (ValueError, ConfigError) as error:
+            told.append(str(error))
+    return told
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_sent(world2):
+    for rank, told in enumerate(world2.run(refusals)):
+        assert told == [
+            f"the layout is of part {1 - rank} of 2, this rank holds part {rank} of 2",
+            f"the layout is of part 0 of 1, this rank holds part {rank} of 2",
+            f"part {rank} of the layout holds 4 q and 4 k tokens, the tensors 5 and 5",
+            "ulysses=2 cannot split 1 heads: set ulysses=1 or smaller, and ring larger in turn",
+        ]
+
+
+def test_one_rank_is_the_local_form_to_the_bit():
+    x = torch.randn(12, 2, 8)
+    layout = ShardedPacked.of(((7, 5),), ((7, 5),), 0)
+    assert torch.equal(
+        ContextAttention()(x, x, x, layout), local_attention(x, x, x, Packed((7, 5), (7, 5)))
+    )
