@@ -145,7 +145,7 @@ class _BlockAttention(torch.autograd.Function):
         transport: Transport,
         kernel: Kernel | None,
     ) -> Tensor:
-        # Kernels read features that lie side by side; an expanded gradient's do not.
+        # Keys arrive as kernels need them, features side by side; queries may be a transposed view.
         q = q.contiguous()
         out = lse = None
         blocks = transport.blocks(_flat(k, v), _sizes(layout, k), channel, "")
@@ -170,7 +170,6 @@ class _BlockAttention(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         layout, channel, transport = ctx.layout, ctx.channel, ctx.transport
         sizes = _sizes(layout, k)
-        dout = grads[0].contiguous()
         dq = q.new_zeros(q.shape, dtype=wide(q.dtype))
         home = transport.homecoming(sizes, channel)
         blocks = transport.blocks(_flat(k, v), sizes, channel, ".backward")
@@ -179,7 +178,9 @@ class _BlockAttention(torch.autograd.Function):
             if pair is None:
                 home.send(block.new_zeros(block.shape, dtype=wide(k.dtype)))
                 continue
-            part, dk, dv = packed_backward(dout, q, *_unflat(block, k), out, lse, pair, ctx.kernel)
+            part, dk, dv = packed_backward(
+                grads[0], q, *_unflat(block, k), out, lse, pair, ctx.kernel
+            )
             dq += part
             home.send(_flat(dk, dv))
         dk, dv = _unflat(home.own(), k)

@@ -23,7 +23,11 @@ FLASH_MIN_KEYS = 64
 
 
 class Kernel(Protocol):
-    """Attention of a dense batch, `q [B, S, H, D]`, `k` and `v` `[B, T, K, D]`, all non-empty."""
+    """Attention of a dense batch, `q [B, S, H, D]`, `k` and `v` `[B, T, K, D]`, all non-empty.
+
+    The features of q, k and v lie side by side in memory; the CPU's flash attention reads other
+    strides wrongly and says nothing.
+    """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         """`out` in the shape of `q`, its type or `wide`, and `lse [B, S, H]` in `wide`."""

@@ -140,8 +140,8 @@ def _run(case: Case) -> Errors:
 
     groups = groups_of(case.ulysses, case.ring)
     part = groups.topology.cp_rank
-    here_q = _rows_of(case.lens_q, case.parts_q(), part)
-    here_k = _rows_of(case.lens_k, case.parts_k(), part)
+    here_q = rows_of(case.lens_q, case.parts_q(), part)
+    here_k = rows_of(case.lens_k, case.parts_k(), part)
     if case.keys == "whole":
         here_k = torch.arange(sum(case.lens_k))
     traffic = Traffic()
@@ -194,7 +194,7 @@ def _attend_alone(case: Case, q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)]
 
 
-def _rows_of(lens: Lens, parts: tuple[Lens, ...], part: int) -> Tensor:
+def rows_of(lens: Lens, parts: tuple[Lens, ...], part: int) -> Tensor:
     """Rows of the whole that lie in a part, worked out one sequence at a time."""
     rows, start = [torch.arange(0)], 0
     for i, n in enumerate(lens):

@@ -1,8 +1,7 @@
 """Gloo tier: attention over ranks against one process, outputs and gradients, and what it sends."""
 
 import re
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -11,13 +10,13 @@ from torch.utils.checkpoint import checkpoint
 
 from common.errors import ConfigError
 from models.attention import Packed, local_attention
-from parallel.collectives import CollectiveError
+from parallel.collectives import Channel, CollectiveError, Pending
 from parallel.context import ContextAttention
 from parallel.kernels import EagerKernel, wide
-from parallel.layout import ShardedPacked, split_lens
+from parallel.layout import Lens, ShardedPacked, split_lens
 from parallel.traffic import Traffic
 from parallel.ulysses import head_shares
-from tests.distributed.cases import Case, draw, groups_of, run_cases
+from tests.distributed.cases import Case, draw, groups_of, rows_of, run_cases
 
 NUM_CASES = {torch.float64: 250, torch.float32: 100, torch.bfloat16: 100}
 BF16_ROUNDING = 2.0**-8
@@ -199,24 +198,18 @@ def test_verification_tells_every_rank_what_differs(world2, what, message):
         assert re.search(message, told), told
 
 
-def attend_in_odd_memory() -> float:
+def attend_in_odd_memory(lens: Lens) -> float:
     """Queries whose features do not lie side by side, and an expanded gradient."""
     worst = 0.0
     for ulysses, ring in ((1, dist.get_world_size()), (dist.get_world_size(), 1)):
         groups = groups_of(ulysses, ring)
-        part = groups.topology.cp_rank
-        parts = split_lens((70, 5), groups.topology.cp)
+        part, parts = groups.topology.cp_rank, split_lens(lens, groups.topology.cp)
         generator = torch.Generator().manual_seed(0)
-        whole = [torch.randn(8, 4, 75, generator=generator).double() for _ in range(3)]
-        rows = torch.cat(
-            [
-                torch.arange(75)[:70].split([p[0] for p in parts])[part],
-                torch.arange(70, 75).split([p[1] for p in parts])[part],
-            ]
-        )
+        whole = [torch.randn(8, 4, sum(lens), generator=generator).double() for _ in range(3)]
+        rows = rows_of(lens, parts, part)
         results = []
         for attention, layout, taken in (
-            (local_attention, Packed((70, 5), (70, 5)), torch.arange(75)),
+            (local_attention, Packed(lens, lens), torch.arange(sum(lens))),
             (
                 ContextAttention.build(groups, traffic=Traffic(), layer=""),
                 ShardedPacked.of(parts, parts, part),
@@ -225,51 +218,67 @@ def attend_in_odd_memory() -> float:
         ):
             leaves = [x[..., taken].requires_grad_() for x in whole]
             q, k, v = (x.permute(2, 1, 0) for x in leaves)
-            out = attention(q, k, v, layout)
-            results.append([out.sum(), *torch.autograd.grad(out.sum(), leaves)])
+            total = attention(q, k, v, layout).sum()
+            results.append([total.detach(), *torch.autograd.grad(total, leaves)])
         alone, here = results
-        total = here[0].detach().clone()
-        dist.all_reduce(total)
-        worst = max(worst, float((total - alone[0].detach()).abs()))
+        dist.all_reduce(here[0])
+        worst = max(worst, float((here[0] - alone[0]).abs()))
         for got, want in zip(here[1:], alone[1:], strict=True):
             worst = max(worst, float((got - want[..., rows]).abs().max()))
     return worst
 
 
-def test_memory_of_any_order_will_do(worlds):
+@pytest.mark.parametrize("lens", [(300,), (300, 5), (9,)])
+def test_memory_of_any_order_will_do(worlds, lens):
+    """In blocks that are one batch or several, for the flash kernel or too short for it."""
     for pool in worlds.values():
-        assert max(pool.run(attend_in_odd_memory)) <= 1e-12
+        assert max(pool.run(attend_in_odd_memory, lens)) <= 1e-12
 
 
-class WatchingKernel(EagerKernel):
-    """Notes how many sends had been posted when each block was computed."""
+class WatchedKernel(EagerKernel):
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
 
-    def __init__(self, traffic: Traffic) -> None:
-        self.traffic = traffic
-        self.posted: list[tuple[int, ...]] = []
+    def forward(self, q, k, v, causal):
+        self.events.append("compute")
+        return super().forward(q, k, v, causal)
 
-    def forward(self, *args: Any) -> Any:
-        self._note("ring.kv")
-        return super().forward(*args)
-
-    def backward(self, *args: Any) -> Any:
-        self._note("ring.kv.backward", "ring.dkv.backward")
-        return super().backward(*args)
-
-    def _note(self, *names: str) -> None:
-        self.posted.append(tuple(self.traffic.sent["", name].calls for name in names))
+    def backward(self, dout, q, k, v, out, lse, causal):
+        self.events.append("compute.backward")
+        return super().backward(dout, q, k, v, out, lse, causal)
 
 
-def sends_before_computing(recompute: bool) -> tuple[float, list[tuple[int, ...]]]:
+@dataclass(frozen=True)
+class WatchedChannel(Channel):
+    events: list[str] = field(default_factory=list)
+
+    def pass_on(
+        self, x: torch.Tensor, num_received: int, name: str
+    ) -> tuple[torch.Tensor, Pending]:
+        self.events.append(f"post {name}")
+        buffer, wait = super().pass_on(x, num_received, name)
+
+        def watched() -> None:
+            self.events.append(f"wait {name}")
+            wait()
+
+        return buffer, watched
+
+
+def watch_a_ring(recompute: bool) -> tuple[float, list[str]]:
+    """Largest error of the gradients, and what happened in which order."""
     groups = groups_of(1, dist.get_world_size())
+    assert groups.ring is not None
     part, parts = groups.topology.cp_rank, split_lens((11,), groups.topology.cp)
     generator = torch.Generator().manual_seed(0)
     whole = [torch.randn(11, 2, 8, generator=generator).double() for _ in range(3)]
-    traffic = Traffic()
-    kernel = WatchingKernel(traffic)
-    attention = replace(ContextAttention.build(groups, traffic=traffic, layer=""), kernel=kernel)
+    events: list[str] = []
+    attention = ContextAttention(
+        ring=WatchedChannel(groups.ring, events=events), kernel=WatchedKernel(events)
+    )
     layout = ShardedPacked.of(parts, parts, part)
-    here = [x.split([p[0] for p in parts])[part].clone().requires_grad_() for x in whole]
+    rows = rows_of((11,), parts, part)
+    here = [x[rows].requires_grad_() for x in whole]
     if recompute:
         out = checkpoint(attention, *here, layout, use_reentrant=False)
         assert isinstance(out, torch.Tensor)
@@ -279,25 +288,28 @@ def sends_before_computing(recompute: bool) -> tuple[float, list[tuple[int, ...]
     alone = [x.clone().requires_grad_() for x in whole]
     exact = local_attention(alone[0], alone[1], alone[2], Packed((11,), (11,)))
     wanted = torch.autograd.grad(exact.square().sum(), alone)
-    parts_of = [x.split([p[0] for p in parts])[part] for x in wanted]
-    worst = max(float((a - b).abs().max()) for a, b in zip(grads, parts_of, strict=True))
-    return worst, kernel.posted
+    errors = [float((a - b[rows]).abs().max()) for a, b in zip(grads, wanted, strict=True)]
+    return max(errors), events
 
 
-def test_the_next_block_is_on_its_way_while_one_is_computed(worlds):
+@pytest.mark.parametrize("recompute", [False, True])
+def test_blocks_travel_while_others_are_computed(worlds, recompute):
     for size, pool in worlds.items():
-        forward = [(min(step + 1, size - 1),) for step in range(size)]
-        backward = [(min(step + 1, size - 1), step) for step in range(size)]
-        for worst, posted in pool.run(sends_before_computing, False):
+        hop = ["post ring.kv", "compute", "wait ring.kv"]
+        forward = hop * (size - 1) + ["compute"]
+        backward: list[str] = []
+        for step in range(size):
+            last = step == size - 1
+            backward += [] if last else ["post ring.kv.backward"]
+            backward += ["compute.backward"]
+            # The gradients of a block arrive while this rank computes its own share of them.
+            backward += ["wait ring.dkv.backward"] if step else []
+            backward += ["post ring.dkv.backward"]
+            backward += [] if last else ["wait ring.kv.backward"]
+        backward += ["wait ring.dkv.backward"]
+        for worst, events in pool.run(watch_a_ring, recompute):
             assert worst <= 1e-13
-            assert posted == forward + backward
-
-
-def test_activations_may_be_recomputed(worlds):
-    for size, pool in worlds.items():
-        for worst, posted in pool.run(sends_before_computing, True):
-            assert worst <= 1e-13
-            assert len(posted) == 3 * size
+            assert events == forward * (1 + recompute) + backward
 
 
 def refusals() -> list[str]:

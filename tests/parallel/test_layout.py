@@ -5,9 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import ConfigError
 from models.attention import Packed, local_attention
 from models.pack import PackLayout
 from parallel.layout import PackShare, ShardedPacked, split_evenly, split_lens
+from parallel.ulysses import head_shares
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 9))
@@ -66,3 +68,21 @@ def test_refused():
     x = torch.zeros(3, 1, 8)
     with pytest.raises(ValueError, match="one device got a ShardedPacked"):
         local_attention(x, x, x, ShardedPacked.of(parts, parts, 0))
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 8))
+def test_heads_are_shared_out(num_k, group, parts):
+    num_q = num_k * group
+    if num_q < parts:
+        with pytest.raises(ConfigError, match=f"ulysses={parts} cannot split {num_q} heads"):
+            head_shares(num_q, num_k, parts)
+        return
+    shares = head_shares(num_q, num_k, parts)
+    assert [h for s in shares for h in range(s.q0, s.q1)] == list(range(num_q))
+    sizes = [s.q1 - s.q0 for s in shares]
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= (group if num_k >= parts else 1)
+    for s in shares:
+        assert {h // group for h in range(s.q0, s.q1)} == set(range(s.k0, s.k1))
+    if num_k >= parts:
+        assert sum(s.k1 - s.k0 for s in shares) == num_k, "no key head goes to two ranks"
