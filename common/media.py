@@ -12,6 +12,7 @@ import numpy as np
 from av.video.frame import VideoFrame
 from av.video.reformatter import Interpolation
 
+from common.coded_sizes import CodedSizes
 from common.errors import MediaError
 from common.picture import EXACT
 from common.storage import atomic_path
@@ -20,6 +21,7 @@ from common.video_reader import VideoInfo, VideoReader
 from common.video_writer import VideoWriter
 
 __all__ = [
+    "CodedSizes",
     "Frame",
     "Health",
     "RawFrame",

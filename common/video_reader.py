@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import av
 import numpy as np
@@ -26,6 +26,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import Interpolation
 from av.video.stream import VideoStream
 
+from common.coded_sizes import CodedSizes
 from common.errors import MediaError
 from common.picture import EXACT, Turn, turn_of
 from common.timeline import SAME_S, Clock, Health, RawFrame, Timeline, is_joint
@@ -78,6 +79,8 @@ class VideoReader:
         self._source = source
         self._num_threads = num_threads
         self._known_turn: tuple[int, Turn] | None = None
+        self.sizes: CodedSizes | None = None
+        """Of the packets that the last `frames` has read so far."""
         self._container = self._open()
         try:
             self._stream = self._video_stream()
@@ -125,6 +128,12 @@ class VideoReader:
         """
         self.health = Health()
         self._reopen()
+        self.sizes = CodedSizes(
+            origin=self.origin_pts,
+            tick_s=float(self.time_base),
+            pixels=self._stream.codec_context.width * self._stream.codec_context.height,
+            decode_times=self._decode_times,
+        )
         if start_s > 0 and not self._seek(start_s):
             self._reopen()
         waiting: RawFrame | None = None
@@ -181,6 +190,20 @@ class VideoReader:
         result.colorspace, result.color_range = scaled.colorspace, scaled.color_range
         result.color_primaries, result.color_trc = scaled.color_primaries, scaled.color_trc
         return result
+
+    def luma(self, picture: VideoFrame) -> np.ndarray | None:
+        """The brightness as it was coded, unscaled and unturned: `uint8` or `uint16 [H, W]`, valid
+        as long as the picture. None where the format keeps none of its own."""
+        parts = picture.format.components
+        if not picture.format.name.startswith(("yuv", "gray", "nv", "p0")) or not picture.planes:
+            return None
+        plane: Any = picture.planes[0]
+        kind = np.dtype(np.uint8 if parts[0].bits <= 8 else "<u2")
+        # Packed formats, such as yuyv422, have more than luma in a line.
+        if picture.format.is_rgb or (len(parts) > 1 and len(picture.planes) == 1):
+            return None
+        lines = np.frombuffer(plane, kind).reshape(plane.height, -1)
+        return lines[:, : plane.width]
 
     def _turn(self, picture: VideoFrame) -> Turn:
         """Read anew only where the angle changes within the stream."""
@@ -374,7 +397,10 @@ class VideoReader:
         failures = 0
         while failures < _CONTAINER_ERRORS_MAX:
             try:
-                yield next(packets)
+                packet = next(packets)
+                if self.sizes is not None:
+                    self.sizes.note(packet)
+                yield packet
             except StopIteration:
                 return
             except FFmpegError:

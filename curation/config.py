@@ -182,8 +182,54 @@ class Footage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AtLeast:
+    min: Limit = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtMost:
+    max: Limit = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    min: Limit = None
+    max: Limit = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreezeConfig:
+    """Stretches in which the picture does not change."""
+
+    max: Limit = None
+    """Share of the time in stills of half a second or longer."""
+    max_s: Limit = None
+    """Seconds of the longest."""
+
+
+_POSSIBLE = {
+    "contrast": (0, 1),
+    "crushed": (0, 1),
+    "blown": (0, 1),
+    "letterbox": (0, 1),
+    "slideshow": (0, 1),
+    "duplicate_frames": (0, 1),
+    "blockiness": (0, math.inf),
+    "bits_per_pixel": (0, math.inf),
+    "flashes": (0, math.inf),
+    "jitter": (0, math.inf),
+    "camera": (0, math.inf),
+    "freeze": (0, math.inf),
+}
+"""What limits of these sections can be."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """Which clips are kept: what can be decided again from the stored scores."""
+    """Which clips are kept: what can be decided again from the stored scores.
+
+    What is null by itself depends on taste and on what a model is for.
+    """
 
     min_clip_s: float = 0.9
     """Shorter clips are rejected as `short`."""
@@ -191,12 +237,37 @@ class Decisions:
     motion: MotionConfig = field(default_factory=MotionConfig)
     dark: DarkConfig = field(default_factory=DarkConfig)
     bright: BrightConfig = field(default_factory=BrightConfig)
+    contrast: AtLeast = field(default_factory=AtLeast)
+    """RMS contrast, 0 to 1; below it `flat`."""
+    crushed: AtMost = field(default_factory=AtMost)
+    """Share of the picture that is black without detail."""
+    blown: AtMost = field(default_factory=AtMost)
+    """Share of the picture that is white without detail."""
+    letterbox: AtMost = field(default_factory=AtMost)
+    """Share of the picture that is black bars."""
+    freeze: FreezeConfig = field(default_factory=FreezeConfig)
+    slideshow: AtMost = field(default_factory=AtMost)
+    """Share of the time in stills, where there are several."""
+    duplicate_frames: AtMost = field(default_factory=AtMost)
+    """Share of frames that repeat the one before, stills apart."""
+    flashes: AtMost = field(default_factory=AtMost)
+    """The most in any second; WCAG's limit is 3."""
+    jitter: AtMost = field(default_factory=AtMost)
+    """Shaking off a smooth course, in diagonals; 0.005 is hand-held, 0.02 hard to watch."""
+    camera: Within = field(default_factory=Within)
+    """Speed of the camera, diagonals per second; below `static_camera`, above `fast_camera`."""
+    blockiness: AtMost = field(default_factory=AtMost)
+    """Steps at block borders over steps inside; 1 is none."""
+    bits_per_pixel: AtLeast = field(default_factory=AtLeast)
+    """Coded bits over coded pixels; below it `low_bitrate`. Codecs need different ones."""
 
     def __post_init__(self) -> None:
         need(self.min_clip_s >= 0, "min_clip_s", self.min_clip_s, "not negative")
         dark, bright = self.dark.min, self.bright.max
         if isinstance(dark, int | float) and isinstance(bright, int | float):
             need(dark <= bright, "dark.min", dark, f"above bright.max={bright}")
+        for section, (least, most) in _POSSIBLE.items():
+            need_limits(section, least=least, most=most, **vars(getattr(self, section)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,25 @@ RULES = (
     Rule(score="blur", side="max", setting="blur.max", reason="oversharp"),
     Rule(score="motion", side="min", setting="motion.min", reason="low_motion"),
     Rule(score="motion", side="max", setting="motion.max", reason="high_motion"),
+    Rule(score="contrast", side="min", setting="contrast.min", reason="flat"),
+    Rule(score="crushed", side="max", setting="crushed.max", reason="crushed"),
+    Rule(score="blown", side="max", setting="blown.max", reason="blown"),
+    Rule(score="letterbox", side="max", setting="letterbox.max", reason="letterbox"),
+    Rule(score="freeze", side="max", setting="freeze.max", reason="frozen"),
+    Rule(score="freeze_s", side="max", setting="freeze.max_s", reason="frozen"),
+    Rule(score="slideshow", side="max", setting="slideshow.max", reason="slideshow"),
+    Rule(
+        score="duplicate_frames",
+        side="max",
+        setting="duplicate_frames.max",
+        reason="duplicate_frames",
+    ),
+    Rule(score="flashes", side="max", setting="flashes.max", reason="flashes"),
+    Rule(score="jitter", side="max", setting="jitter.max", reason="jitter"),
+    Rule(score="camera_speed", side="min", setting="camera.min", reason="static_camera"),
+    Rule(score="camera_speed", side="max", setting="camera.max", reason="fast_camera"),
+    Rule(score="blockiness", side="max", setting="blockiness.max", reason="blockiness"),
+    Rule(score="bits_per_pixel", side="min", setting="bits_per_pixel.min", reason="low_bitrate"),
 )
 """In this order; the first that a clip breaks is its reason."""
 

@@ -17,6 +17,7 @@ from common.errors import DataError
 from common.pages import badge, counted, duration, key_figures, page, stacked_bar, text
 from common.storage import write_atomic
 from curation.decide import RULES
+from curation.scores import UNITS
 
 __all__ = ["write_report"]
 
@@ -199,6 +200,7 @@ def _clip_columns(
         "label": [place[label] for label in _labels(clips)],
         "thumb": [int(clip_id in have_thumb) for clip_id in clips["clip_id"]],
         "scores": {},
+        "units": UNITS,
         "bounds": {name: dict(sides) for name, sides in bounds.items()},
     }
     for name in ("start_s", "end_s", "fps"):
@@ -210,7 +212,11 @@ def _clip_columns(
     if "width" in clips and "height" in clips:
         sizes = zip(clips["width"], clips["height"], strict=True)
         columns["size"] = _dictionary([f"{width} \u00d7 {height}" for width, height in sizes])
-    for name in ("source", "caption_source", "bucket"):
+    # A card has room for a few; the rest is in the details.
+    limited = [name for name in UNITS if name in bounds and f"score_{name}" in clips]
+    measured = [name.removeprefix("score_") for name in clips if name.startswith("score_")]
+    columns["on_card"] = limited or measured[:3]
+    for name in ("source", "caption_source", "bucket", "camera"):
         if name in clips:
             columns[name] = _dictionary([value or "" for value in clips[name]])
     for name, values in clips.items():

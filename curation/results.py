@@ -154,6 +154,7 @@ class Collected:
                 caption=caption or None,
                 caption_source=origin or None,
                 scores=clip.scores,
+                crop=clip.crop,
                 thumbnail=f"report/thumbs/{thumbnail.name}" if thumbnail.is_file() else None,
                 bucket=None,
                 analysis_hash=analysis_hash,

@@ -15,7 +15,7 @@ from curation.accounting import Fate
 from curation.ledger import KnownSource
 from curation.results import Collected
 from curation.scores import SCORES, Score
-from curation.tables import ClipRow, VideoRow
+from curation.tables import CROP, ClipRow, VideoRow
 
 
 def read_collected(folder: Path, sources: Sequence[KnownSource]) -> tuple[Collected, Any]:
@@ -24,7 +24,7 @@ def read_collected(folder: Path, sources: Sequence[KnownSource]) -> tuple[Collec
     Raises `DataError` where a table is damaged or was written by another version.
     """
     try:
-        clips = [_clip(row) for row in pq.read_table(folder / "clips.parquet").to_pylist()]
+        clips = _clips(pq.read_table(folder / "clips.parquet"))
         videos = [VideoRow(**row) for row in pq.read_table(folder / "videos.parquet").to_pylist()]
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         lines = (folder / "failed.jsonl").read_text(encoding="utf-8").split("\n")
@@ -38,20 +38,32 @@ def read_collected(folder: Path, sources: Sequence[KnownSource]) -> tuple[Collec
     return Collected.restored(sources, videos, clips, failed, others), summary
 
 
-_SAME = {field.name for field in dataclasses.fields(ClipRow)} - {"start_us", "end_us", "scores"}
+_OTHERWISE = {"start_us", "end_us", "scores", "crop"}
+_SAME = [f.name for f in dataclasses.fields(ClipRow) if f.name not in _OTHERWISE]
 
 
-def _clip(row: dict[str, Any]) -> ClipRow:
-    scores = {
-        name: Score(value=row[f"score_{name}"] or 0.0, valid=row[f"valid_{name}"])
-        for name in SCORES
-    }
-    return ClipRow(
-        **{name: row[name] for name in _SAME},
-        start_us=round(row["start_s"] * 1e6),
-        end_us=round(row["end_s"] * 1e6),
-        scores=scores,
-    )
+def _clips(table: pa.Table) -> list[ClipRow]:
+    """Column by column, which is several times faster than row by row."""
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    scores = zip(*(_scores(columns, name) for name in SCORES), strict=True)
+    boxes = zip(*(columns[name] for name in CROP), strict=True)
+    spans = zip(columns["start_s"], columns["end_s"], strict=True)
+    same = zip(*(columns[name] for name in _SAME), strict=True)
+    return [
+        ClipRow(
+            **dict(zip(_SAME, values, strict=True)),
+            start_us=round(start_s * 1e6),
+            end_us=round(end_s * 1e6),
+            scores=dict(zip(SCORES, of_clip, strict=True)),
+            crop=None if None in box else (box[0], box[1], box[2], box[3]),
+        )
+        for values, (start_s, end_s), of_clip, box in zip(same, spans, scores, boxes, strict=True)
+    ]
+
+
+def _scores(columns: dict[str, list[Any]], name: str) -> list[Score]:
+    pairs = zip(columns[f"score_{name}"], columns[f"valid_{name}"], strict=True)
+    return [Score(value or 0.0, valid) for value, valid in pairs]
 
 
 def _others(summary: dict[str, Any], clips: Sequence[ClipRow]) -> list[Fate]:

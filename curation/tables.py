@@ -1,7 +1,7 @@
 """The tables of a curated folder: `videos.parquet`, `clips.parquet`, `failed.jsonl`."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.storage import atomic_path, write_atomic
-from curation.scores import SCORES, Score
+from curation.measures.camera import camera_label
+from curation.scores import SCORES, Crop, Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class ClipRow:
     caption: str | None
     caption_source: str | None
     scores: dict[str, Score]
+    crop: Crop | None
     thumbnail: str | None
     bucket: str | None
     analysis_hash: str
@@ -70,6 +72,9 @@ class ClipRow:
         return (self.end_us - self.start_us) / 1e6
 
 
+CROP = ("crop_left", "crop_top", "crop_width", "crop_height")
+"""Columns of the box inside black bars, in pixels as displayed."""
+_MOVES = ("pan", "tilt", "zoom", "roll")
 _VIDEO_SCHEMA = pa.schema(
     [
         ("video_id", pa.string()),
@@ -111,6 +116,8 @@ _CLIP_SCHEMA = pa.schema(
         ("caption_source", pa.string()),
         *((f"score_{name}", pa.float64()) for name in SCORES),
         *((f"valid_{name}", pa.bool_()) for name in SCORES),
+        ("camera", pa.string()),
+        *((name, pa.int32()) for name in CROP),
         ("thumbnail", pa.string()),
         ("bucket", pa.string()),
         ("analysis_hash", pa.string()),
@@ -122,13 +129,34 @@ _CLIP_SCHEMA = pa.schema(
 def write_videos(path: Path, rows: Iterable[VideoRow]) -> None:
     """Rows in order of source name; equal rows give equal bytes."""
     ordered = sorted(rows, key=lambda row: (row.source, row.video_id))
-    _write(path, [asdict(row) for row in ordered], _VIDEO_SCHEMA)
+    _write(path, pa.Table.from_pylist([asdict(row) for row in ordered], schema=_VIDEO_SCHEMA))
 
 
 def write_clips(path: Path, rows: Iterable[ClipRow]) -> None:
     """Rows in order of source name and time; equal rows give equal bytes."""
     ordered = sorted(rows, key=lambda row: (row.source, row.start_us, row.clip_id))
-    _write(path, [_plain(row) for row in ordered], _CLIP_SCHEMA)
+    boxes = [row.crop or (None,) * len(CROP) for row in ordered]
+    columns: dict[str, list[Any]] = {
+        "start_s": [row.start_us / 1e6 for row in ordered],
+        "end_s": [row.end_us / 1e6 for row in ordered],
+        "camera": [_camera(row.scores) for row in ordered],
+        **{name: [box[i] for box in boxes] for i, name in enumerate(CROP)},
+    }
+    for name in SCORES:
+        scores = [row.scores[name] for row in ordered]
+        columns[f"score_{name}"] = [score.value if score.valid else None for score in scores]
+        columns[f"valid_{name}"] = [score.valid for score in scores]
+    for name in _CLIP_SCHEMA.names:
+        if name not in columns:
+            columns[name] = [getattr(row, name) for row in ordered]
+    ordered_columns = {name: columns[name] for name in _CLIP_SCHEMA.names}
+    _write(path, pa.Table.from_pydict(ordered_columns, schema=_CLIP_SCHEMA))
+
+
+def _camera(scores: Mapping[str, Score]) -> str | None:
+    moves = {name: scores[name] for name in _MOVES}
+    known = all(score.valid for score in moves.values())
+    return camera_label({name: s.value for name, s in moves.items()}) if known else None
 
 
 def write_failed(path: Path, entries: Iterable[dict[str, Any]]) -> None:
@@ -138,16 +166,6 @@ def write_failed(path: Path, entries: Iterable[dict[str, Any]]) -> None:
     write_atomic(path, "".join(lines).encode())
 
 
-def _plain(row: ClipRow) -> dict[str, Any]:
-    plain = asdict(row)
-    plain["start_s"], plain["end_s"] = row.start_us / 1e6, row.end_us / 1e6
-    for name in SCORES:
-        score = row.scores[name]
-        plain[f"score_{name}"] = score.value if score.valid else None
-        plain[f"valid_{name}"] = score.valid
-    return {name: plain[name] for name in _CLIP_SCHEMA.names}
-
-
-def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+def _write(path: Path, table: pa.Table) -> None:
     with atomic_path(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+        pq.write_table(table, temporary)

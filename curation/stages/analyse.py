@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import cv2
 import numpy as np
 
 from common.errors import MediaError
-from common.media import Health, VideoInfo, VideoReader
+from common.media import CodedSizes, Health, VideoInfo, VideoReader
 from common.storage import write_atomic
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
 from curation.machine import writing_to
-from curation.scores import FrameScorer, Score, within
+from curation.scores import Crop, FrameScorer, Score, as_score, within
 from curation.shots import ShotFinder, split_spans
 from curation.sources import SourceFile, clip_id_of, unchanged
 from curation.stage import Failure, Resources, Stage
@@ -30,6 +31,8 @@ class ScoredClip:
     end_us: int
     num_frames: int
     scores: dict[str, Score]
+    crop: Crop | None
+    """What is inside its black bars, in pixels as displayed; None where that cannot be told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,7 @@ class Analyse(Stage[SourceFile, Analysis]):
     """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
 
     name = "analyse"
-    version = 2
+    version = 3
 
     def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
         self._shots: ShotsConfig = config.shots
@@ -118,7 +121,7 @@ class Analyse(Stage[SourceFile, Analysis]):
                 end_us = _us(frame.pts_s + frame.duration_s)
                 bgr = cv2.cvtColor(reader.rgb(frame.picture, size=size), cv2.COLOR_RGB2BGR)
                 finder.feed(pts_us, bgr)
-                if scorer.feed(pts_us, bgr):
+                if scorer.feed(pts_us, bgr, partial(reader.luma, frame.picture)):
                     strip.feed(pts_us, bgr)
                 starts.append(pts_us)
             return _Seen(
@@ -129,6 +132,7 @@ class Analyse(Stage[SourceFile, Analysis]):
                 cuts_us=finder.cuts_us,
                 scorer=scorer,
                 strip=strip,
+                sizes=reader.sizes,
             )
 
     def _judge(self, item: SourceFile, seen: "_Seen") -> Analysis:
@@ -145,16 +149,7 @@ class Analyse(Stage[SourceFile, Analysis]):
         for stretch in _stretches(stamps, end_us, lost):
             spans += split_spans(stretch, seen.cuts_us, stamps, self._max_clip_us)
         lost = _rest(spans, duration_us)
-        clips = [
-            ScoredClip(
-                clip_id=clip_id_of(item.content_id, start, end),
-                start_us=start,
-                end_us=end,
-                num_frames=int(np.searchsorted(stamps, end) - np.searchsorted(stamps, start)),
-                scores=seen.scorer.over(start, end),
-            )
-            for start, end in spans
-        ]
+        clips = [self._clip(item.content_id, seen, *span) for span in spans]
         with writing_to(self._thumbnails):
             for clip in clips:
                 jpeg = seen.strip.nearest(clip.start_us, clip.end_us)
@@ -177,6 +172,19 @@ class Analyse(Stage[SourceFile, Analysis]):
             clips=clips,
         )
 
+    def _clip(self, content_id: str, seen: "_Seen", start: int, end: int) -> ScoredClip:
+        first, last = np.searchsorted(seen.starts_us, (start, end))
+        num_frames = int(last - first)
+        bits = seen.sizes and seen.sizes.bits_per_pixel(start / 1e6, end / 1e6, num_frames)
+        return ScoredClip(
+            clip_id=clip_id_of(content_id, start, end),
+            start_us=start,
+            end_us=end,
+            num_frames=num_frames,
+            scores={**seen.scorer.over(start, end), "bits_per_pixel": as_score(bits)},
+            crop=seen.scorer.crop(start, end, seen.info.width, seen.info.height),
+        )
+
 
 def reduced_size(width: int, height: int, width_px: int) -> tuple[int, int]:
     """(width, height) with the area of a 16:9 picture of that width, whatever the source's size:
@@ -190,13 +198,14 @@ def analysis_to_dict(analysis: Analysis) -> dict[str, Any]:
 
 
 def analysis_from_dict(raw: dict[str, Any]) -> Analysis:
-    clips = [
-        ScoredClip(
-            **{**clip, "scores": {name: Score(**score) for name, score in clip["scores"].items()}}
-        )
-        for clip in raw["clips"]
-    ]
+    clips = [_clip_from_dict(clip) for clip in raw["clips"]]
     return Analysis(**{**raw, "clips": clips, "lost_us": [(a, b) for a, b in raw["lost_us"]]})
+
+
+def _clip_from_dict(raw: dict[str, Any]) -> ScoredClip:
+    scores = {name: Score(*score) for name, score in raw["scores"].items()}
+    crop = None if raw["crop"] is None else tuple(raw["crop"])
+    return ScoredClip(**{**raw, "scores": scores, "crop": crop})
 
 
 def _us(seconds: float) -> int:
@@ -278,3 +287,4 @@ class _Seen:
     cuts_us: list[int]
     scorer: FrameScorer
     strip: _Strip
+    sizes: CodedSizes | None

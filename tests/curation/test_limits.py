@@ -26,6 +26,7 @@ def clips(**values: list[float]) -> list[ScoredClip]:
             start_us=0,
             end_us=2_000_000,
             num_frames=50,
+            crop=None,
             scores={
                 name: Score(value=values[name][i], valid=True)
                 if name in values

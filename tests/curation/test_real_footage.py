@@ -74,6 +74,29 @@ def test_defects_are_rejected_and_clean_shots_kept(tmp_path: Path) -> None:
     assert reasons[None] == {None}
 
 
+def test_defects_stand_out_in_their_scores(tmp_path: Path) -> None:
+    truth = _truth()["defects_h264.mp4"]
+    analysis = _analyse(real_footage("raw") / "defects_h264.mp4", tmp_path)
+    shots: dict[str | None, list[dict[str, float]]] = {}
+    boxes = {}
+    for clip in analysis.clips:
+        middle_s = (clip.start_us + clip.end_us) / 2e6
+        shot = next(s for s in truth["shots"] if s["start_s"] <= middle_s < s["end_s"])
+        found = {name: score.value for name, score in clip.scores.items() if score.valid}
+        shots.setdefault(shot["defect"], []).append(found)
+        boxes[shot["defect"]] = clip.crop
+    others = [s for defect, found in shots.items() if defect != "jitter" for s in found]
+    assert all(s["jitter"] > 2 * max(o["jitter"] for o in others) for s in shots["jitter"])
+    assert all(s["jitter"] < 0.001 for s in shots[None])
+    assert all(s["freeze"] == 1.0 for s in shots["static"])
+    assert all(s["freeze"] == 0.0 for s in shots[None])
+    # Bars of 72 lines above and below.
+    assert boxes["letterbox"] == pytest.approx((0, 74, 640, 212), abs=2)
+    assert boxes[None] == (0, 0, 640, 360)
+    assert all(s["letterbox"] == pytest.approx(0.4, abs=0.01) for s in shots["letterbox"])
+    assert all(s["crushed"] > 0.9 for s in shots["dark"])
+
+
 def test_bad_files_are_salvaged_or_refused(tmp_path: Path) -> None:
     result = curate(CurateConfig(input=str(real_footage("bad")), output=str(tmp_path / "out")))
     assert result.exit_code == 1

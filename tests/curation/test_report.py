@@ -1,5 +1,6 @@
 """What the report says of a curated folder, without a browser. Tier: wiring (no process group)."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 
 from common.errors import DataError
 from curation import decide
-from curation.config import BlurConfig, BrightConfig, CurateConfig, DarkConfig, MotionConfig
+from curation.config import CurateConfig
 from curation.report import BY_SCORE, SETTING, thresholds, write_report
-from curation.scores import Score
+from curation.scores import SCORES, Score
 from curation.stages.analyse import ScoredClip
 from tests.pages.samples import THRESHOLDS, clip_table, seconds_by_reason, write_folder
 
@@ -49,31 +50,31 @@ def test_every_clip_is_on_the_page_with_its_reason_and_scores(tmp_path: Path) ->
 
 def test_limits_and_reasons_are_those_of_the_decision() -> None:
     """The page lets a viewer try other limits; it must know the same reasons as the run."""
-    config = CurateConfig(
-        input="in",
-        output="out",
-        blur=BlurConfig(min=10.0, max=90.0),
-        motion=MotionConfig(min=0.1, max=0.5),
-        dark=DarkConfig(min=20.0),
-        bright=BrightConfig(max=200.0),
-    )
+    sections: dict[str, dict[str, float]] = {}
+    for rule in decide.RULES:
+        section, name = rule.setting.split(".")
+        sections.setdefault(section, {})[name] = 0.1 if rule.side == "min" else 0.5
+    kinds = {field.name: field.default_factory for field in dataclasses.fields(CurateConfig)}
+    made: dict[str, Any] = {name: kinds[name](**values) for name, values in sections.items()}  # type: ignore
+    config = CurateConfig(input="in", output="out", **made)
     decision = decide.decide(config, [])
     bounds = thresholds({"thresholds": decision.thresholds()})
-    assert bounds == {
-        "blur": {"min": 10.0, "max": 90.0},
-        "motion": {"min": 0.1, "max": 0.5},
-        "luma": {"min": 20.0, "max": 200.0},
-    }
-    fine = {"blur": 50.0, "motion": 0.2, "luma": 90.0}
+    assert bounds["blur"] == {"min": 0.1, "max": 0.5}
+    assert set(bounds) == {rule.score for rule in decide.RULES}
+    fine = {name: Score(value=0.3, valid=True) for name in SCORES}
     found = set()
     for name, sides in bounds.items():
         for side, value in sides.items():
             setting = SETTING.get(f"{name}.{side}", f"{name}.{side}").split(".")
             assert getattr(getattr(config, setting[0]), setting[1]) == value
-            outside = {**fine, name: value * (0.5 if side == "min" else 2.0)}
-            scores = {key: Score(value=score, valid=True) for key, score in outside.items()}
+            outside = Score(value=value * (0.5 if side == "min" else 2.0), valid=True)
             clip = ScoredClip(
-                clip_id="a", start_us=0, end_us=2_000_000, num_frames=50, scores=scores
+                clip_id="a",
+                start_us=0,
+                end_us=2_000_000,
+                num_frames=50,
+                scores={**fine, name: outside},
+                crop=None,
             )
             found.add(decision.reject_reason(clip))
     assert found == set(BY_SCORE)

@@ -9,7 +9,7 @@ import pytest
 
 from curation.config import BlurConfig, CurateConfig, MotionConfig, ShotsConfig
 from curation.decide import decide
-from curation.scores import FrameScorer, Score, sharpness
+from curation.scores import SCORES, FrameScorer, Pair, Score, Still, gradient, sharpness
 from curation.shots import ShotFinder, split_spans
 from curation.stages.analyse import ScoredClip, reduced_size
 from tests.curation import footage
@@ -22,7 +22,8 @@ def _texture(seed: int = 0, width: int = 320, height: int = 180) -> np.ndarray:
 
 
 def _sharp(picture: np.ndarray) -> float:
-    value = sharpness(picture.astype(np.uint8))
+    grey = picture.astype(np.uint8)
+    value = sharpness(grey, gradient(grey))
     assert value is not None
     return value
 
@@ -38,7 +39,8 @@ def test_sharpness_falls_with_blur_and_ignores_contrast() -> None:
 
 
 def test_sharpness_of_nothing_is_not_a_number() -> None:
-    assert sharpness(np.full((180, 320), 7, np.uint8)) is None
+    grey = np.full((180, 320), 7, np.uint8)
+    assert sharpness(grey, gradient(grey)) is None
 
 
 def _scores(frames: np.ndarray, *, fps: float, step: int = 1) -> dict[str, Score]:
@@ -92,11 +94,12 @@ def test_luma_is_the_mean_brightness() -> None:
 def _clip(seconds: float = 3.0, **values: float | None) -> ScoredClip:
     usual = {"blur": 5.0, "motion": 0.05, "luma": 120.0} | values
     scores = {
-        name: Score(value=0.0 if value is None else value, valid=value is not None)
-        for name, value in usual.items()
+        name: Score(value=usual.get(name) or 0.0, valid=usual.get(name) is not None)
+        for name in SCORES
     }
+    end_us = round(seconds * 1e6)
     return ScoredClip(
-        clip_id="a", start_us=0, end_us=round(seconds * 1e6), num_frames=9, scores=scores
+        clip_id="a", start_us=0, end_us=end_us, num_frames=9, scores=scores, crop=None
     )
 
 
@@ -158,12 +161,17 @@ def test_the_plane_has_one_area() -> None:
         assert across / down == pytest.approx(width / height, rel=0.01)
 
 
+def _still(at: int, sharp: float, luma: float) -> Still:
+    return Still(at, sharp, luma, np.ones(64, np.float32), None, None)
+
+
 def test_a_clip_takes_the_samples_that_lie_wholly_in_it() -> None:
     scorer = FrameScorer(4.0)
     random = np.random.default_rng(0)
     stills = [(n * 250_000, float(random.random()), float(random.random())) for n in range(400)]
-    scorer._stills = [*stills]
-    scorer._pairs = [(at, at + 40_000, value) for at, value, _ in stills]
+    scorer._size = (320, 180)
+    scorer._stills = [_still(at, sharp, luma) for at, sharp, luma in stills]
+    scorer._pairs = [Pair(at, at + 40_000, value, None) for at, value, _ in stills]
     for start, end in [(0, 1_000_000), (250_000, 260_000), (1, 99_000_001), (10**9, 2 * 10**9)]:
         inside = [still for still in stills if start <= still[0] < end]
         speeds = [value for at, value, _ in inside if at + 40_000 < end]
@@ -180,7 +188,14 @@ def test_a_clip_takes_the_samples_that_lie_wholly_in_it() -> None:
 
 def test_the_scores_of_a_long_video_are_found_fast() -> None:
     scorer = FrameScorer(4.0)
-    scorer._stills = [(n * 250_000, 1.0, 100.0) for n in range(24 * 3600 * 4)]
+    scorer._size = (320, 180)
+    for n in range(24 * 3600 * 25):
+        scorer._log._pts.append(n * 40_000)
+        scorer._log._change.append(0.1)
+        scorer._log._light += b"0123456789abcdef"
+        scorer._log._path_pts.append(n * 40_000)
+        scorer._log._path.extend((0.0, 0.0))
+    scorer._stills = [_still(n * 250_000, 1.0, 100.0) for n in range(24 * 3600 * 4)]
     began = time.perf_counter()
     for n in range(100):
         scorer.over(n * 5_000_000, (n + 1) * 5_000_000)

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page
 
 from curation.report import write_report
+from curation.scores import UNITS
 from tests.pages.browser import Visitor
 from tests.pages.samples import HOSTILE, clip_table, write_folder
 
@@ -310,6 +312,11 @@ def test_fifty_thousand_clips_stay_usable(
     visit: Visitor, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     clips = clip_table(50_000, num_sources=400)
+    random = np.random.default_rng(0)
+    for name in UNITS:
+        if f"score_{name}" not in clips:
+            clips[f"score_{name}"] = random.lognormal(-2, 1, 50_000).round(6).tolist()
+            clips[f"valid_{name}"] = [True] * 50_000
     path = write_report(write_folder(tmp_path / "out", clips))
     seen = visit(path)
     page = seen.page
@@ -332,6 +339,11 @@ def test_fifty_thousand_clips_stay_usable(
               sort.value = "blur";
               sort.dispatchEvent(new Event("change"));
             }),
+            slide_ms: timed(() => {
+              const slider = document.querySelector("#scores input[type=range]");
+              slider.value = 60;
+              slider.dispatchEvent(new Event("input"));
+            }),
             nodes: document.querySelectorAll("*").length,
           };
         }"""
@@ -343,6 +355,7 @@ def test_fifty_thousand_clips_stay_usable(
     assert figures["nodes"] < 6000, "the page builds what is in view, not every clip"
     assert figures["megabytes"] < 20
     blurred = ids_where(clips, [reason == "blur" for reason in clips["reject_reason"]])
+    page.get_by_role("button", name="Back to the run").click()
     page.locator('.chips button[data-label="blur"]').click()
     shown = shown_clips(page)
     assert len(shown) == PER_PAGE

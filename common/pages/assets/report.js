@@ -3,8 +3,9 @@
 //   beside them colours[] and rejected[] (whether the label is a reason of rejection),
 //   thumb[] (1 where report/thumbs/ID.jpg exists), scores {name: value or null, per clip},
 //   bounds {name: {min, max}}, settings {"name.side": setting where it has another name},
+//   units {name: unit}, on_card[] (names of the scores that a card shows),
 //   by_score[] (per label: whether a score and its bounds decided it); and where known start_s[], end_s[], fps[], num_frames[], caption[],
-//   source, size, caption_source, bucket as {values[], rows[]}.
+//   source, size, caption_source, bucket, camera as {values[], rows[]}.
 // Data block `tables`: sources and failures, for pagedTable.
 
 const PER_PAGE = 60;
@@ -73,6 +74,12 @@ function picture(i) {
 const span = (i) =>
   clips.end_s ? `${clock(clips.start_s[i])} – ${clock(clips.end_s[i])}` : "";
 
+// The few scores on each card, and the one that the clips are sorted by.
+const onCard = () => {
+  const sorted = scoreNames.includes(state.sort) && !clips.on_card.includes(state.sort);
+  return sorted ? [...clips.on_card, state.sort] : clips.on_card;
+};
+
 function card(i) {
   const open = element("button", {
     type: "button", class: "thumb", "aria-label": `Details of clip ${clips.id[i]}`,
@@ -87,7 +94,7 @@ function card(i) {
       : element("div", { class: "meta source", title: source },
         element("span", { dir: "auto", class: "untrusted" }, fileName(source))),
     element("div", { class: "meta" }, span(i)),
-    element("div", { class: "scores" }, ...scoreNames.map((name) =>
+    element("div", { class: "scores" }, ...onCard().map((name) =>
       element("span", { class: name === state.sort ? "sorted" : null },
         `${name} ${shortNumber(clips.scores[name][i])}`))),
   );
@@ -101,13 +108,14 @@ function showDetails(i) {
     clips.num_frames ? `${counted(clips.num_frames[i])} frames` : null].filter(Boolean).join(", ");
   const rows = [
     ["Source", lookUp("source", i)], ["Span", span(i)], ["Picture", size],
-    ["Bucket", lookUp("bucket", i)], ["Caption from", lookUp("caption_source", i)],
+    ["Camera", lookUp("camera", i)], ["Bucket", lookUp("bucket", i)], ["Caption from", lookUp("caption_source", i)],
     ["Clip", clips.id[i]],
     ...scoreNames.map((name) => {
       const value = clips.scores[name][i];
       const limits = Object.entries(clips.bounds[name] ?? {}).map(([side, limit]) =>
         `${side === "min" ? "at least" : "at most"} ${shortNumber(limit)}`).join(", ");
-      const shown = value === null ? "no valid measure" : shortNumber(value);
+      const unit = clips.units[name] ? ` (${clips.units[name]})` : "";
+      const shown = value === null ? "no valid measure" : `${shortNumber(value)}${unit}`;
       return [`Score ${name}`, limits ? `${shown} (asked: ${limits})` : shown];
     }),
   ].filter(([, value]) => value);
