@@ -1,29 +1,42 @@
-"""How full packs are: the loader's rolling pool against no packing, next-fit, and
-first-fit-decreasing on disjoint buffers.
-
-    python -m benchmarks.packing [LENGTHS.json]
-
-The file holds `{case: {"budget": int, "lengths": [int, ...]}}`; without one, three cases are drawn
-from fixed seeds. Fill is tokens over packs times budget, the last, unfull packs included.
-"""
+"""How full packs are, with the loader's own choice and with others."""
 
 import json
 import math
 import random
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from benchmarks.row import Row
+from common.errors import DataError
 from dataloading.packing import choose
+
+HELP = """
+how full packs are, ours and those of others' algorithms
+
+The loader's rolling pool against no packing, next-fit, and first-fit-decreasing on disjoint
+buffers. The file holds {case: {"budget": int, "lengths": [int, ...]}}; without one, three cases are
+drawn from fixed seeds. Fill is tokens over packs times budget, the last, unfull packs included.
+
+examples:
+  vfm bench packing
+  vfm bench packing lengths=pack_lengths.json
+"""
 
 Case = tuple[int, list[int]]
 NUM_SAMPLES = 8192
 
 
-def rows(cases: dict[str, Case]) -> list[dict[str, Any]]:
-    """One row for each case, way of packing and metric."""
+@dataclass(kw_only=True)
+class Settings:
+    lengths: str | None = None
+    """A file of lengths; none for the drawn cases."""
+
+
+def measure(settings: Settings) -> Iterator[Row]:
+    """A row for each case, way of packing and metric."""
+    cases = drawn_cases() if settings.lengths is None else read_cases(settings.lengths)
     subjects: dict[str, Callable[[int, list[int]], tuple[int, int]]] = {
         "no packing": lambda budget, lengths: (len(lengths), 0),
         "next-fit": lambda budget, lengths: (next_fit(budget, lengths), 0),
@@ -37,7 +50,6 @@ def rows(cases: dict[str, Case]) -> list[dict[str, Any]]:
         subjects[f"vfm, pool of {pool}, age {2 * pool}"] = lambda budget, lengths, p=pool: rolling(
             budget, lengths, p, 2 * p
         )
-    made = []
     for case, (budget, lengths) in cases.items():
         for subject, pack in subjects.items():
             begin = time.perf_counter()
@@ -48,17 +60,25 @@ def rows(cases: dict[str, Case]) -> list[dict[str, Any]]:
                 ("oldest", oldest, "packs"),
                 ("cost", micros, "us/sample"),
             ):
-                made.append(
-                    dict(
-                        benchmark="packing",
-                        case=case,
-                        subject=subject,
-                        metric=metric,
-                        value=value,
-                        unit=unit,
-                    )
+                yield Row(
+                    benchmark="packing",
+                    case=case,
+                    subject=subject,
+                    metric=metric,
+                    value=value,
+                    unit=unit,
                 )
-    return made
+
+
+def read_cases(name: str) -> dict[str, Case]:
+    """Raises `DataError` where the file is not as `HELP` says."""
+    try:
+        raw = json.loads(Path(name).read_text(encoding="utf-8"))
+        return {
+            case: (int(of["budget"]), [int(n) for n in of["lengths"]]) for case, of in raw.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"lengths={name} cannot be read ({error!r}); see the help") from error
 
 
 def drawn_cases() -> dict[str, Case]:
@@ -112,20 +132,3 @@ def first_fit_decreasing(budget: int, lengths: list[int], buffer: int) -> int:
                 packs[fit] += length
         num_packs += len(packs)
     return num_packs
-
-
-def main(argv: list[str]) -> None:
-    cases = drawn_cases()
-    if argv:
-        raw = json.loads(Path(argv[0]).read_text())
-        cases = {name: (case["budget"], case["lengths"]) for name, case in raw.items()}
-    table: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows(cases):
-        table.setdefault((row["case"], row["subject"]), {})[row["metric"]] = row["value"]
-    print(f"{'case':10} {'subject':40} {'fill':>7} {'oldest':>7} {'us/sample':>10}")
-    for (case, subject), of in table.items():
-        print(f"{case:10} {subject:40} {of['fill']:7.4f} {of['oldest']:7.0f} {of['cost']:10.1f}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

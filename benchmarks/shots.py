@@ -1,27 +1,38 @@
-"""Hard cuts found in footage whose cuts are known: vfm against PySceneDetect's own defaults.
-
-    python -m benchmarks.shots FOLDER TRUTH.json
-
-The file holds `{name: {"fps": float, "cuts_s": [...], "gradual_s": float | null, "tolerance_s":
-float | null}}`; files with gradual transitions are left out. A cut counts as found within the
-tolerance, by default one frame. All subjects read the same files, one after another, in one
-process; the times hold decoding too, in vfm's case also all its scores and thumbnails.
-"""
+"""Hard cuts found in footage whose cuts are known, by vfm and by PySceneDetect."""
 
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scenedetect import AdaptiveDetector, ContentDetector, SceneDetector, open_video
 from scenedetect.scene_manager import SceneManager
 
+from benchmarks.row import Row
 from curation.config import CurateConfig
 from curation.sources import SourceFile, video_id_of
 from curation.stages.analyse import Analyse, Analysis
+
+HELP = """
+hard cuts found in footage whose cuts are known, beside PySceneDetect's own defaults
+
+The truth is a file {name: {"fps": float, "cuts_s": [...], "gradual_s": float | null, "tolerance_s":
+float | null}}; files with gradual transitions are left out. A cut counts as found within the
+tolerance, by default one frame. All subjects read the same files, one after another, in one
+process; the times hold decoding too, in vfm's case also all its scores and thumbnails.
+
+examples:
+  vfm bench shots folder=footage truth=footage/truth.json
+"""
+
+
+@dataclass(kw_only=True)
+class Settings:
+    folder: str = "footage"
+    truth: str = "footage/truth.json"
 
 
 def ours(path: Path) -> list[float]:
@@ -58,13 +69,14 @@ def score(
     return hits, len(found_s) - hits, len(left)
 
 
-def rows(folder: Path, truth: dict[str, Any]) -> list[dict[str, Any]]:
+def measure(settings: Settings) -> Iterator[Row]:
+    folder = Path(settings.folder)
+    truth: dict[str, Any] = json.loads(Path(settings.truth).read_text(encoding="utf-8"))
     subjects: dict[str, Callable[[Path], list[float]]] = {
         "vfm": ours,
         "PySceneDetect content": theirs(ContentDetector),
         "PySceneDetect adaptive": theirs(AdaptiveDetector),
     }
-    made = []
     for subject, find in subjects.items():
         total = [0, 0, 0]
         wall_s = 0.0
@@ -77,13 +89,12 @@ def rows(folder: Path, truth: dict[str, Any]) -> list[dict[str, Any]]:
             tolerance_s = about.get("tolerance_s") or 1 / about["fps"] + 1e-3
             counts = score(found_s, about["cuts_s"], tolerance_s)
             total = [a + b for a, b in zip(total, counts, strict=True)]
-            made += _metrics(name, subject, counts)
-        made += _metrics("all", subject, total)
-        made.append(_row("all", subject, "wall", wall_s, "s"))
-    return made
+            yield from _metrics(name, subject, counts)
+        yield from _metrics("all", subject, total)
+        yield _row("all", subject, "wall", wall_s, "s")
 
 
-def _metrics(case: str, subject: str, counts: Sequence[int]) -> list[dict[str, Any]]:
+def _metrics(case: str, subject: str, counts: Sequence[int]) -> list[Row]:
     hits, false, missed = counts
     f1 = 2 * hits / max(1, 2 * hits + false + missed)
     return [
@@ -93,26 +104,5 @@ def _metrics(case: str, subject: str, counts: Sequence[int]) -> list[dict[str, A
     ]
 
 
-def _row(case: str, subject: str, metric: str, value: float, unit: str) -> dict[str, Any]:
-    return dict(
-        benchmark="shots", case=case, subject=subject, metric=metric, value=value, unit=unit
-    )
-
-
-def main(argv: list[str]) -> int:
-    if len(argv) != 2:
-        sys.stderr.write((__doc__ or "") + "\n")
-        return 2
-    folder, truth = Path(argv[0]), json.loads(Path(argv[1]).read_text())
-    of: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows(folder, truth):
-        of.setdefault((row["case"], row["subject"]), {})[row["metric"]] = row["value"]
-    print(f"{'file':26} {'subject':24} {'F1':>6} {'false':>6} {'missed':>7} {'wall s':>7}")
-    for (case, subject), m in of.items():
-        wall = f"{m['wall']:7.1f}" if "wall" in m else ""
-        print(f"{case:26} {subject:24} {m['F1']:6.3f} {m['false']:6} {m['missed']:7} {wall}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _row(case: str, subject: str, metric: str, value: float, unit: str) -> Row:
+    return Row(benchmark="shots", case=case, subject=subject, metric=metric, value=value, unit=unit)

@@ -1,6 +1,28 @@
-"""Windows of frames from plain video files: vfm against PyAV used directly, and OpenCV.
+"""Windows of frames from plain video files: vfm, and others used directly."""
 
-    python -m benchmarks.video_loader VIDEO [VIDEO ...] [windows=N frames=N threads=N rounds=N]
+import importlib.util
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from benchmarks.row import Row
+from common.errors import ConfigError
+
+HELP = """
+windows of frames from plain video files, beside PyAV used directly, and OpenCV
 
 All subjects read the same windows of the same files in the same random order, as RGB bytes of the
 files' own size, each in a process of its own that ends before the next one starts; subjects take
@@ -13,23 +35,20 @@ before the window and decode up to its end, as one writes it by hand.
 whole decode by PyAV) than to any other within two of the window. Conversions to RGB differ by about
 a grey level between subjects, so frames of which another differs by less than half a level on
 average cannot be told apart and are not counted; "of" says how many were.
+
+examples:
+  vfm bench video_loader files=[a.mp4,b.mp4]
 """
 
-import json
-import platform
-import random
-import resource
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
-import av
-import numpy as np
+@dataclass(kw_only=True)
+class Settings:
+    files: list[str] = field(default_factory=list)
+    windows: int = 200
+    frames: int = 5
+    threads: int = 2
+    rounds: int = 3
+
 
 Window = tuple[int, int]
 """Number of a file, and position of the first frame."""
@@ -103,7 +122,9 @@ def frame_times(file: str) -> np.ndarray:
         stream = container.streams.video[0]
         base = stream.time_base
         assert base is not None
-        stamps = [f.pts - (stream.start_time or 0) for f in container.decode(stream)]
+        stamps = [
+            f.pts - (stream.start_time or 0) for f in container.decode(stream) if f.pts is not None
+        ]
         return np.sort(np.array(stamps)) * float(base)
 
 
@@ -131,7 +152,7 @@ def right(
     return (good / told if told else 0.0), told
 
 
-def measure(subject: str, job: dict[str, Any]) -> dict[str, float]:
+def measure_one(subject: str, job: dict[str, Any]) -> dict[str, float]:
     """Runs in a process of its own."""
     files, windows = job["files"], [(n, k) for n, k in job["windows"]]
     times = [np.array(t) for t in job["times"]]
@@ -152,60 +173,56 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def main(argv: list[str]) -> int:
-    if argv[:1] == ["--measure"]:
-        print(json.dumps(measure(argv[1], json.load(sys.stdin))))
-        return 0
-    settings = {"windows": 200, "frames": 5, "threads": 2, "rounds": 3}
-    words = [w for w in argv if w.partition("=")[0] in settings]
-    settings |= {k: int(v) for k, _, v in (w.partition("=") for w in words)}
-    files = [str(Path(w).resolve()) for w in argv if w not in words]
+def measure(settings: Settings) -> Iterator[Row]:
+    files = [str(Path(name).resolve()) for name in settings.files]
     if not files:
-        sys.stderr.write((__doc__ or "") + "\n")
-        return 2
+        raise ConfigError("files is empty; for example: vfm bench video_loader files=[a.mp4,b.mp4]")
     times = [frame_times(file) for file in files]
     draw = random.Random(0)
-    long = [n for n, t in enumerate(times) if len(t) >= settings["frames"]]
-    chosen = [draw.choice(long) for _ in range(settings["windows"])]
-    windows = [(n, draw.randrange(len(times[n]) - settings["frames"] + 1)) for n in chosen]
-    job = {**settings, "files": files, "windows": windows, "times": [t.tolist() for t in times]}
+    long = [n for n, t in enumerate(times) if len(t) >= settings.frames]
+    chosen = [draw.choice(long) for _ in range(settings.windows)]
+    windows = [(n, draw.randrange(len(times[n]) - settings.frames + 1)) for n in chosen]
+    job = {
+        **asdict(settings),
+        "files": files,
+        "windows": windows,
+        "times": [t.tolist() for t in times],
+    }
     results: dict[str, list[dict[str, float]]] = {}
-    absent = []
-    for turn in range(settings["rounds"]):
-        for subject in SUBJECTS:
-            if subject in absent:
-                continue
-            made = subprocess.run(
-                [sys.executable, "-m", "benchmarks.video_loader", "--measure", subject],
+    present = [s for s in SUBJECTS if s != "OpenCV" or importlib.util.find_spec("cv2")]
+    for turn in range(settings.rounds):
+        for subject in present:
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.video_loader", subject],
                 input=json.dumps({**job, "check": turn == 0}),
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            if "No module named 'cv2'" in made.stderr:
-                absent.append(subject)
-                continue
-            if made.returncode:
-                sys.stderr.write(made.stderr)
-                return 1
-            results.setdefault(subject, []).append(json.loads(made.stdout))
-    print(f"{platform.machine()}, {platform.python_version()}, PyAV {av.__version__}")
-    print(" ".join(f"{k}={v}" for k, v in settings.items()), f"files={len(files)}")
-    print("median of the rounds [lowest, highest]; CPU s is user and system time of the process")
-    print(f"{'subject':8} {'windows/s':>24} {'CPU ms/window':>24} {'right':>6} {'of':>5}")
-    for subject, rounds in results.items():
-        rate = sorted(settings["windows"] / r["wall_s"] for r in rounds)
-        cpu = sorted(1000 * r["cpu_s"] / settings["windows"] for r in rounds)
-        seen = f"{rounds[0]['right']:6.1%} {rounds[0]['told']:5}"
-        print(f"{subject:8} {_spread(rate):>24} {_spread(cpu):>24} {seen}")
-    for subject in absent:
-        print(f"{subject:8} is not installed")
-    return 0
+            if done.returncode:
+                raise RuntimeError(f"{subject} failed: {done.stderr}")
+            results.setdefault(subject, []).append(json.loads(done.stdout))
+    case = f"{len(files)} files, {settings.frames} frames"
+    for subject in SUBJECTS:
+        if subject not in results:
+            yield _row(case, subject, "windows per second", None, "not installed")
+            continue
+        rounds = results[subject]
+        rate = [settings.windows / r["wall_s"] for r in rounds]
+        cpu = [1000 * r["cpu_s"] / settings.windows for r in rounds]
+        yield _row(case, subject, "rate", statistics.median(rate), "windows/s")
+        yield _row(case, subject, "lowest", min(rate), "windows/s")
+        yield _row(case, subject, "highest", max(rate), "windows/s")
+        yield _row(case, subject, "CPU", statistics.median(cpu), "ms/window")
+        yield _row(case, subject, "right", rounds[0]["right"], "1")
+        yield _row(case, subject, "of", rounds[0]["told"], "frames")
 
 
-def _spread(values: list[float]) -> str:
-    return f"{values[len(values) // 2]:.1f} [{values[0]:.1f}, {values[-1]:.1f}]"
+def _row(case: str, subject: str, metric: str, value: float | None, unit: str) -> Row:
+    return Row(
+        benchmark="video_loader", case=case, subject=subject, metric=metric, value=value, unit=unit
+    )
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":  # one subject, in a process of its own
+    print(json.dumps(measure_one(sys.argv[1], json.load(sys.stdin))))

@@ -86,6 +86,20 @@ def load(
     )
 
 
+def settings(words: Sequence[str], schema: type[T], *, example: str = "") -> T:
+    """A schema that has no YAML, from its own defaults and `KEY=VALUE` words.
+
+    Raises `ConfigError`, one line, as `load` does.
+    """
+    merged = OmegaConf.create(schemas.defaults(schema))
+    for key, text in (_split(word, example) for word in words):
+        OmegaConf.update(merged, key, _typed(key, text, schema, ()), merge=True, force_add=True)
+    missing = _missing(OmegaConf.to_container(merged))
+    if missing:
+        raise ConfigError(f"{' and '.join(missing)} must be given; for example: {example}")
+    return schemas.build(schema, _resolve(merged))
+
+
 def preview(command: str, overrides: Sequence[str], schema: type) -> str:
     """The YAML that `load` would give, also while values are missing: those stay `???`."""
     merged, _ = _merge(command, overrides, schema, "")
@@ -185,7 +199,7 @@ def _merge(
             if text == "null":  # what it is by itself, and no word of Hydra's
                 del choices[key]
         else:
-            values.append((key, _typed(key, text, schema, groups)))
+            values.append((key, _typed(key, text, schema, [*groups, "dry_run"])))
     try:
         merged = OmegaConf.merge(
             schemas.defaults(schema), _compose(command, list(choices.values())), dict(base or {})
@@ -276,7 +290,7 @@ def _typed(key: str, text: str, schema: type, groups: Iterable[str]) -> Any:
     try:
         hint = schemas.type_at(schema, key)
     except ConfigError:
-        raise schemas.unknown(key, schema, [*groups, "dry_run"]) from None
+        raise schemas.unknown(key, schema, groups) from None
     if not schemas.is_text(hint):
         return _parse(key, text, hint)
     if text == "null" and schemas.is_optional(hint):

@@ -128,7 +128,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     module = command(argv[0])
     if any(word in ("-h", "--help") for word in argv[1:]):
-        print(module.HELP.strip())
+        print(module.help_of(argv[1:]) if hasattr(module, "help_of") else module.HELP.strip())
         return 0
     return module.run(argv[1:])
 

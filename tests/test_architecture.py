@@ -21,6 +21,7 @@ PACKAGES = [
     "training",
     "cli",
     "configs",
+    "benchmarks",
 ]
 MAX_LINES = 600
 UNSAFE = (

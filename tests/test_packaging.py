@@ -19,7 +19,7 @@ from cli.main import command, command_names
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"common", "curation", "dataloading", "models", "parallel", "inference", "training"}
-DECOYS = [*sorted(PACKAGES), "cli", "configs", "tests"]
+DECOYS = [*sorted(PACKAGES), "cli", "configs", "benchmarks", "tests"]
 
 
 def call(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -101,10 +101,10 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path, source: Path
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     info = next(top for top in tops if top.endswith(".dist-info"))
-    assert tops == {*PACKAGES, "cli", "configs", info}
+    assert tops == {*PACKAGES, "cli", "configs", "benchmarks", info}
     ours = {
         path.relative_to(source).as_posix()
-        for top in (*PACKAGES, "cli", "configs")
+        for top in (*PACKAGES, "cli", "configs", "benchmarks")
         for path in (source / top).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
