@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -307,7 +308,17 @@ class Trainer:
         held_out = f"validation: {self.num_held_out} windows held out"
         return [
             f"{start}, {self.config.steps} steps on {self.device}",
-            f"data: {data}",
+            f"data: {_in_words(data)}",
             held_out if self.num_held_out else self._nothing_held_out(),
-            f"network: {asdict(self.config.model)}",
+            f"network: {_in_words(asdict(self.config.model))}",
         ]
+
+
+def _in_words(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {_plain(v)}" for name, v in values.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{key}: {item}" for key, item in value.items()) + ")"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
