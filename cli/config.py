@@ -201,9 +201,13 @@ def _merge(
         else:
             values.append((key, _typed(key, text, schema, [*groups, "dry_run"])))
     try:
-        merged = OmegaConf.merge(
-            schemas.defaults(schema), _compose(command, list(choices.values())), dict(base or {})
-        )
+        given = OmegaConf.merge(_compose(command, list(choices.values())), dict(base or {}))
+        assert isinstance(given, DictConfig)
+        for key, value in values:
+            if key.endswith(".kind"):  # which says what else there is to know
+                OmegaConf.update(given, key, value, force_add=True)
+        known = schemas.defaults(schema, OmegaConf.to_container(given))
+        merged = OmegaConf.merge(known, given)
         assert isinstance(merged, DictConfig)
         for key, value in values:
             OmegaConf.update(merged, key, value, merge=True, force_add=True)

@@ -1,13 +1,16 @@
 """Plain values (what YAML and overrides give) to typed dataclasses, strictly.
 
 A schema is a keyword-only dataclass whose fields are numbers, texts, paths, enums, `Literal`s,
-optionals, lists, tuples, dicts and other such dataclasses. Nothing is guessed: a value of another
-kind is an error that names the key, the value and what is possible.
+optionals, lists, tuples, dicts and other such dataclasses. A field may be one of several
+dataclasses, each with a `kind: Literal["name"] = "name"` to choose it by. Nothing is guessed: a
+value of another kind is an error that names the key, the value and what is possible.
 """
 
 import dataclasses
 import enum
+import functools
 import math
+import operator
 import re
 import sys
 import types
@@ -24,10 +27,18 @@ FREE_TEXTS = frozenset({"prompt"})
 choice: it is not empty, since an empty path means the current folder, and `~/` is the home."""
 
 
-def defaults(schema: type) -> dict[str, Any]:
-    """The schema's defaults as plain values; `???` where a field has none."""
+def defaults(schema: type, given: Any = None) -> dict[str, Any]:
+    """The schema's defaults as plain values; `???` where a field has none.
+
+    Of a field that is one of several sections, those of the one whose `kind` is `given`.
+    """
     result = {}
     for field in dataclasses.fields(schema):
+        inner = given.get(field.name) if isinstance(given, dict) else None
+        chosen = _of_kind(_hints(schema)[field.name], inner)
+        if chosen is not None:
+            result[field.name] = defaults(chosen, inner)
+            continue
         if field.default is not dataclasses.MISSING:
             result[field.name] = plain(field.default)
         elif field.default_factory is not dataclasses.MISSING:
@@ -57,19 +68,18 @@ def keys(schema: type, prefix: str = "") -> list[str]:
     result = []
     for name, hint in _hints(schema).items():
         result.append(prefix + name)
-        section = _section(hint)
-        if section is not None:
+        for section in _sections(hint):
             result += keys(section, f"{prefix}{name}.")
-    return result
+    return list(dict.fromkeys(result))
 
 
 def type_at(schema: type, key: str) -> Any:
     """The type of a dotted key. Raises `ConfigError` with the nearest keys where there is none."""
     hint: Any = schema
     for part in key.split("."):
-        section = _section(hint)
-        if section is not None and part in _hints(section):
-            hint = _hints(section)[part]
+        found = [_hints(s)[part] for s in _sections(hint) if part in _hints(s)]
+        if found:
+            hint = functools.reduce(operator.or_, found)
         elif get_origin(hint) is dict:
             hint = get_args(hint)[1]
         elif get_origin(hint) is list and part.isdecimal():
@@ -114,9 +124,15 @@ def build(schema: Any, value: Any, key: str = "") -> Any:
 
     Raises `ConfigError` that names the key for an unknown key, a wrong type or a missing value.
     """
-    section = _section(schema)
-    if section is not None and not (value is None and is_optional(schema)):
-        return _build_section(section, value, key)
+    sections = _sections(schema)
+    if sections and not (value is None and is_optional(schema)):
+        chosen = _of_kind(schema, value) or sections[0]
+        if len(sections) > 1 and isinstance(value, dict):
+            kind = value.get("kind", _kind(sections[0]))
+            if kind != _kind(chosen):
+                known = [_kind(s) for s in sections]
+                raise ConfigError(f"{key}.kind={kind}: one of {', '.join(known)} is needed")
+        return _build_section(chosen, value, key)
     members = _members(schema)
     for member in members:
         built = _build_one(member, value, key)
@@ -266,9 +282,26 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
+def _sections(hint: Any) -> list[type]:
+    return [m for m in _members(hint) if isinstance(m, type) and dataclasses.is_dataclass(m)]
+
+
 def _section(hint: Any) -> type | None:
-    found = [m for m in _members(hint) if isinstance(m, type) and dataclasses.is_dataclass(m)]
+    found = _sections(hint)
     return found[0] if found else None
+
+
+def _kind(section: type) -> str:
+    """What chooses this section among several."""
+    return str(defaults(section)["kind"])
+
+
+def _of_kind(hint: Any, value: Any) -> type | None:
+    """The section that `value` chooses by its `kind`; None where there is nothing to choose."""
+    sections = _sections(hint)
+    if len(sections) < 2 or not isinstance(value, dict):
+        return None
+    return next((s for s in sections if _kind(s) == value.get("kind")), None)
 
 
 def _hints(schema: type) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from models.dit import DiT
 from models.encoding import Encoding, choose_device
+from models.family import Network
 from models.objectives.edm import EDMPrecondition
 from models.objectives.loss import Denoiser
 from models.spec import ModelSpec, load_tokenizer
@@ -17,14 +17,16 @@ from parallel import checkpoint
 class Generator:
     """A network with all that belongs to it, ready to denoise."""
 
-    network: DiT
+    network: Network
     denoiser: Denoiser
     encoding: Encoding
     spec: ModelSpec
     step: int
 
     @classmethod
-    def around(cls, network: DiT, encoding: Encoding, spec: ModelSpec, step: int) -> "Generator":
+    def around(
+        cls, network: Network, encoding: Encoding, spec: ModelSpec, step: int
+    ) -> "Generator":
         precondition = EDMPrecondition(spec.objective.sigma_data)
         return cls(network, Denoiser(network, precondition), encoding, spec, step)
 

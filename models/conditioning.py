@@ -1,4 +1,4 @@
-"""What a network is told besides its tokens: noise level, frame rate, text."""
+"""What a network is told besides its tokens: noise level, frame rate, and text or a class."""
 
 import torch
 import torch.nn.functional as F
@@ -8,55 +8,63 @@ from models.layers import Linears, RMSNorm
 from models.pack import PackLayout
 from models.sinusoid import sinusoid
 
-
-class ScalarEmbedder(nn.Module):
-    """Sinusoid, linear, SiLU, linear: `[n]` to `[n, hidden_size]`."""
-
-    def __init__(self, hidden_size: int, linears: Linears, *, scale: float = 1.0) -> None:
-        super().__init__()
-        self.scale = scale
-        self.hidden_size = hidden_size
-        self.up = linears.replicated(hidden_size, hidden_size, bias=True)
-        self.down = linears.replicated(hidden_size, hidden_size, bias=True)
-
-    def forward(self, value: Tensor, dtype: torch.dtype) -> Tensor:
-        features = sinusoid(value * self.scale, self.hidden_size).to(dtype)
-        return self.down(F.silu(self.up(features)))
+SCALAR_FEATURES = 256
+"""Sinusoidal features of a scalar (Peebles and Xie 2023, their `frequency_embedding_size`)."""
 
 
 class SampleConditioning(nn.Module):
-    """Noise level, frame rate and mean text of each sample to the vector that AdaLN reads.
+    """Noise level, frame rate and the mean of the text to the vector that AdaLN reads.
 
     The mean of the text tokens says at once what a video is about; what is where comes through
-    cross-attention (Esser et al. 2024, section 4, with its pooled text).
+    cross-attention (Esser et al. 2024, section 4, with its pooled text). For AdaLN of low rank
+    there is also the vector that all its sub-blocks share.
+
+    Args:
+        dim_about: features of what else a sample is described by, such as its mean text.
+        shared: whether the vector for AdaLN of low rank is made.
     """
 
-    def __init__(self, hidden_size: int, linears: Linears) -> None:
+    def __init__(
+        self, hidden_size: int, dim_about: int, linears: Linears, *, shared: bool = False
+    ) -> None:
         super().__init__()
-        # c_noise = ln(sigma)/4 spans about 3 units; the sinusoid resolves it once scaled up.
-        self.noise = ScalarEmbedder(hidden_size, linears, scale=1000.0)
-        self.fps = ScalarEmbedder(hidden_size, linears)
-        self.pooled = linears.replicated(hidden_size, hidden_size, bias=True)
+        self.noise = linears.replicated(SCALAR_FEATURES, hidden_size, bias=True)
+        self.fps = linears.replicated(SCALAR_FEATURES, hidden_size, bias=True)
+        self.down = linears.replicated(hidden_size, hidden_size, bias=True)
+        self.about = linears.replicated(dim_about, hidden_size, bias=True)
         self.norm = RMSNorm(hidden_size)
+        self.shared = (
+            linears.replicated(hidden_size, 3 * hidden_size, bias=False) if shared else None
+        )
 
-    def forward(self, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
-        """`c_noise [n]`, text tokens `[L', h]` of `TextConditioning`, to `[n, h]`."""
-        scalars = self.noise(c_noise, text.dtype) + self.fps(layout.fps, text.dtype)
-        return self.norm(scalars + self.pooled(layout.text_mean(text)))
+    def forward(self, c_noise: Tensor, fps: Tensor, about: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`c_noise [n]`, `fps [n]`, `about [n, dim_about]` to `[n, h]`, and `[n, 3h]` if shared."""
+        # c_noise spans a few units; the sinusoid resolves it once scaled up.
+        noise = sinusoid(c_noise * 1000.0, SCALAR_FEATURES).to(about.dtype)
+        rate = sinusoid(fps, SCALAR_FEATURES).to(about.dtype)
+        scalars = self.down(F.silu(self.noise(noise) + self.fps(rate)))
+        condition = self.norm(scalars + self.about(about))
+        return condition, None if self.shared is None else self.shared(F.silu(condition))
 
 
 class TextConditioning(nn.Module):
-    """Projects text embeddings, and puts one learned null token where a sample has no text.
+    """Norms text embeddings, and puts one learned null token where a sample has no text.
 
-    `[L, d]` with `layout.lens_text` to `[L', h]` with `layout.cross_attention.lens_k`. Prompts lie
-    end to end without padding, so no padding can be attended.
+    `[L, d]` with `layout.lens_text` to `[L', dim]` with `layout.cross_attention.lens_k`. Prompts
+    lie end to end without padding, so no padding can be attended.
+
+    Args:
+        dim: features to project to; None leaves the embeddings at their own `text_dim`.
     """
 
-    def __init__(self, text_dim: int, hidden_size: int, linears: Linears) -> None:
+    def __init__(self, text_dim: int, dim: int | None, linears: Linears) -> None:
         super().__init__()
-        self.project = linears.replicated(text_dim, hidden_size, bias=True)
-        self.norm = RMSNorm(hidden_size)
-        self.null = nn.Parameter(torch.zeros(1, hidden_size))
+        self.dim = text_dim if dim is None else dim
+        self.project = (
+            nn.Identity() if dim is None else linears.replicated(text_dim, dim, bias=True)
+        )
+        self.norm = RMSNorm(self.dim)
+        self.null = nn.Parameter(torch.zeros(1, self.dim))
 
     def forward(self, text: Tensor, layout: PackLayout) -> Tensor:
         if text.shape[0] != sum(layout.lens_text):
@@ -68,3 +76,14 @@ class TextConditioning(nn.Module):
             return tokens
         parts = tokens.split(list(layout.lens_text))
         return torch.cat([part if len(part) else self.null.to(tokens.dtype) for part in parts])
+
+
+class ClassConditioning(nn.Module):
+    """Class labels `int64 [n]` to `[n, h]`; label `num_classes` means no class (for guidance)."""
+
+    def __init__(self, num_classes: int, hidden_size: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(num_classes + 1, hidden_size))
+
+    def forward(self, labels: Tensor) -> Tensor:
+        return self.table[labels]

@@ -1,171 +1,119 @@
-"""Diffusion transformer over packed video tokens, with cross-attention to text.
+"""Diffusion transformer over packed video tokens, with cross-attention to text or with classes.
 
-Peebles and Xie 2023 (DiT, AdaLN-zero); cross-attention, per-head QK-RMSNorm and 3D rotary
-positions as in NVIDIA's video foundation models (arXiv 2503.12964, section 4).
+Peebles and Xie 2023 (DiT, AdaLN-zero); cross-attention, per-head QK-RMSNorm, AdaLN of low rank and
+3D rotary positions as in NVIDIA's video foundation models (arXiv 2503.12964, section 4).
 
-Legend: n samples, N tokens, L text tokens, h hidden size, H heads, D head size, p patch features.
+Legend: n samples, N tokens, L text tokens, h hidden size, p patch features.
 """
 
-import math
 from dataclasses import dataclass, field
+from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import ConfigError
-from models.attention import Attention, Packed, local_attention
-from models.conditioning import SampleConditioning, TextConditioning
-from models.layers import MLP, Linears, PlainLinears, RMSNorm, layer_norm
+from models.attention import Attention, local_attention
+from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
+from models.conditioning import ClassConditioning, SampleConditioning, TextConditioning
+from models.layers import MLP, Linears, PlainLinears
+from models.modulation import AdaLN, FinalLayer, gated, modulated
+from models.multihead import CrossAttention, HeadShape, SelfAttention
 from models.pack import PackLayout
-from models.positions import RotaryPositions3D, rotate, sincos_positions
+from models.patch import Patch, patch_of
+from models.positions import LearnedPositions3D, Rotary, RotaryPositions3D, sincos_positions
 
 
 @dataclass(kw_only=True)
 class DiTConfig:
     """Shape of a DiT."""
 
+    kind: Literal["dit"] = "dit"
     hidden_size: int = 384
     num_layers: int = 12
     num_heads: int = 6
     mlp_ratio: float = 4.0
     patch: list[int] = field(default_factory=lambda: [1, 2, 2])
     """Latent patch (t, h, w)."""
+    adaln_rank: int = 0
+    """Rank of the modulation (AdaLN-LoRA); 0: dense. See `models.modulation.AdaLN`."""
+    project_text: bool = True
+    """Projects text to `hidden_size` once. Without, every block's keys and values are made of the
+    embeddings as they are: fewer weights where text is narrower than half of `hidden_size`."""
+    num_classes: int = 0
+    """More than 0: conditioned on a class label instead of text, without cross-attention."""
     rope_base_fps: float = 24.0
-    absolute_positions: bool = True
-    """Adds fixed sin-cos positions to the tokens, besides the rotary ones."""
+    rope_extrapolation: list[float] = field(default_factory=lambda: [1.0, 1.0, 1.0])
+    """How many times the trained extent (t, h, w) is to reach: see `RotaryPositions3D`."""
+    absolute_positions: Literal["sincos", "learned", "none"] = "sincos"
+    """Positions added to the tokens, besides the rotary ones."""
+    max_grid: list[int] = field(default_factory=lambda: [128, 128, 128])
+    """Patches (t, h, w) that learned positions reach."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "hidden_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"model.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("mlp_ratio", "rope_base_fps"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"model.{name} must be positive, got {getattr(self, name)}")
-        if int(self.hidden_size * self.mlp_ratio) < 1:
+            check_at_least(self, name, 1)
+        for name in ("adaln_rank", "num_classes"):
+            check_at_least(self, name, 0)
+        for name in ("mlp_ratio", "rope_base_fps", "rope_extrapolation"):
+            check_positive(self, name)
+        check_sizes(self, "patch")
+        check_sizes(self, "max_grid")
+        check_head_dim(self)
+        if self.ffn_size < 1:
             raise ConfigError(
                 f"model.mlp_ratio={self.mlp_ratio} of model.hidden_size={self.hidden_size} leaves "
                 "the MLP no feature"
             )
-        if self.hidden_size % self.num_heads:
-            raise ConfigError(
-                f"model.hidden_size={self.hidden_size} is not divisible by "
-                f"model.num_heads={self.num_heads}"
-            )
-        head_dim = self.hidden_size // self.num_heads
-        if head_dim % 2 or head_dim < 6:
-            raise ConfigError(
-                f"model.hidden_size/num_heads = {head_dim}; 3D rotary positions need an even head "
-                "size of at least 6"
-            )
-        if len(self.patch) != 3 or min(self.patch) < 1:
-            raise ConfigError(f"model.patch must be three positive sizes, got {self.patch}")
 
     @property
-    def patch_size(self) -> tuple[int, int, int]:
-        t, h, w = self.patch
-        return t, h, w
+    def patch_size(self) -> Patch:
+        return patch_of(self.patch)
 
-
-class SelfAttention(nn.Module):
-    """Attention of a sample's tokens among themselves; RMSNorm per head on q and k."""
-
-    def __init__(self, config: DiTConfig, attention: Attention, linears: Linears) -> None:
-        super().__init__()
-        h = config.hidden_size
-        self.head_dim = h // config.num_heads
-        self.attention = attention
-        self.q = linears.column(h, h, bias=False)
-        self.k = linears.column(h, h, bias=False)
-        self.v = linears.column(h, h, bias=False)
-        self.norm_q = RMSNorm(self.head_dim)
-        self.norm_k = RMSNorm(self.head_dim)
-        self.out = linears.row(h, h, bias=False)
-
-    def forward(self, x: Tensor, layout: Packed, cos: Tensor, sin: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (-1, self.head_dim))
-        k = self.k(x).unflatten(-1, (-1, self.head_dim))
-        v = self.v(x).unflatten(-1, (-1, self.head_dim))
-        q = rotate(self.norm_q(q), cos, sin)
-        k = rotate(self.norm_k(k), cos, sin)
-        return self.out(self.attention(q, k, v, layout).flatten(-2))
-
-
-class CrossAttention(nn.Module):
-    """Attention of a sample's tokens to its own text."""
-
-    def __init__(self, config: DiTConfig, attention: Attention, linears: Linears) -> None:
-        super().__init__()
-        h = config.hidden_size
-        self.head_dim = h // config.num_heads
-        self.attention = attention
-        self.q = linears.column(h, h, bias=False)
-        self.k = linears.column(h, h, bias=False)
-        self.v = linears.column(h, h, bias=False)
-        self.norm_q = RMSNorm(self.head_dim)
-        self.norm_k = RMSNorm(self.head_dim)
-        self.out = linears.row(h, h, bias=False)
-
-    def forward(self, x: Tensor, text: Tensor, layout: Packed) -> Tensor:
-        q = self.norm_q(self.q(x).unflatten(-1, (-1, self.head_dim)))
-        k = self.norm_k(self.k(text).unflatten(-1, (-1, self.head_dim)))
-        v = self.v(text).unflatten(-1, (-1, self.head_dim))
-        return self.out(self.attention(q, k, v, layout).flatten(-2))
+    @property
+    def ffn_size(self) -> int:
+        return int(self.hidden_size * self.mlp_ratio)
 
 
 class DiTBlock(nn.Module):
-    """Self-attention, cross-attention, MLP, each modulated and gated per sample (AdaLN-zero)."""
+    """Self-attention, cross-attention, MLP, each modulated and gated per sample (AdaLN-zero).
 
-    def __init__(self, config: DiTConfig, attention: Attention, linears: Linears) -> None:
+    Args:
+        dim_text: features of a text token; 0 leaves cross-attention out.
+    """
+
+    def __init__(
+        self, config: DiTConfig, dim_text: int, attention: Attention, linears: Linears
+    ) -> None:
         super().__init__()
         h = config.hidden_size
-        self.self_attention = SelfAttention(config, attention, linears)
-        self.cross_attention = CrossAttention(config, attention, linears)
-        self.mlp = MLP(h, int(h * config.mlp_ratio), linears)
-        self.modulation = linears.replicated(h, 9 * h, bias=True)
+        heads = HeadShape(dim=h, num_heads=config.num_heads)
+        self.self_attention = SelfAttention(heads, attention, linears)
+        self.cross_attention = None
+        if dim_text:
+            heads = HeadShape(dim=h, num_heads=config.num_heads, dim_kv=dim_text)
+            self.cross_attention = CrossAttention(heads, attention, linears)
+        self.mlp = MLP(h, config.ffn_size, linears)
+        self.modulation = AdaLN(h, 3 if dim_text else 2, config.adaln_rank, linears)
 
     def forward(
         self,
         x: Tensor,
         condition: Tensor,
+        shared: Tensor | None,
         text: Tensor,
         layout: PackLayout,
-        cos: Tensor,
-        sin: Tensor,
+        rotary: Rotary,
     ) -> Tensor:
-        # x [N, h], condition [n, h], text [L, h]
-        shift_a, scale_a, gate_a, shift_c, scale_c, gate_c, shift_m, scale_m, gate_m = (
-            self.modulation(F.silu(condition)).chunk(9, dim=-1)
-        )
-        y = modulated(x, shift_a, scale_a, layout)
-        y = self.self_attention(y, layout.self_attention, cos, sin)
-        x = torch.addcmul(x, layout.spread(gate_a), y)
-        y = modulated(x, shift_c, scale_c, layout)
-        y = self.cross_attention(y, text, layout.cross_attention)
-        x = torch.addcmul(x, layout.spread(gate_c), y)
-        y = self.mlp(modulated(x, shift_m, scale_m, layout))
-        return torch.addcmul(x, layout.spread(gate_m), y)
-
-
-class FinalLayer(nn.Module):
-    """Modulated norm and the projection back to patch features."""
-
-    def __init__(self, hidden_size: int, token_dim: int, linears: Linears) -> None:
-        super().__init__()
-        self.modulation = linears.replicated(hidden_size, 2 * hidden_size, bias=True)
-        self.project = linears.replicated(hidden_size, token_dim, bias=True)
-
-    def forward(self, x: Tensor, condition: Tensor, layout: PackLayout) -> Tensor:
-        shift, scale = self.modulation(F.silu(condition)).chunk(2, dim=-1)
-        return self.project(modulated(x, shift, scale, layout))
-
-
-def modulated(x: Tensor, shift: Tensor, scale: Tensor, layout: PackLayout) -> Tensor:
-    """Layer norm of `x [N, h]`, then each sample's own `shift` and `scale` `[n, h]` (AdaLN).
-
-    Fused and added per sample where possible: at small sizes a step is bound by memory traffic.
-    """
-    return torch.addcmul(layout.spread(shift), layer_norm(x), layout.spread(1 + scale))
+        """`x [N, h]`, `condition [n, h]`, `shared [n, 3h]`, `text [L, dim_text]` to `[N, h]`."""
+        (shift, scale, gate), *rest = self.modulation(condition, shared)
+        y = modulated(x, shift, scale, layout)
+        x = gated(x, gate, self.self_attention(y, layout.self_attention, rotary), layout)
+        if self.cross_attention is not None:
+            (shift, scale, gate), *rest = rest
+            y = modulated(x, shift, scale, layout)
+            x = gated(x, gate, self.cross_attention(y, text, layout.cross_attention), layout)
+        ((shift, scale, gate),) = rest
+        return gated(x, gate, self.mlp(modulated(x, shift, scale, layout)), layout)
 
 
 class DiT(nn.Module):
@@ -174,7 +122,7 @@ class DiT(nn.Module):
     Args:
         config: the shape.
         token_dim: features p of a token, latent channels times the patch volume.
-        text_dim: size of the text embeddings.
+        text_dim: size of the text embeddings; not read where the network is told classes.
         attention: the attention callable, or one per layer.
         linears: who makes the linears.
     """
@@ -190,29 +138,53 @@ class DiT(nn.Module):
     ) -> None:
         super().__init__()
         linears = linears or PlainLinears()
+        h = config.hidden_size
         per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
         self.config = config
-        self.embed = linears.replicated(token_dim, config.hidden_size, bias=True)
-        self.condition = SampleConditioning(config.hidden_size, linears)
-        self.text = TextConditioning(text_dim, config.hidden_size, linears)
+        self.embed = linears.replicated(token_dim, h, bias=True)
+        if config.num_classes:
+            self.classes = ClassConditioning(config.num_classes, h)
+            dim_text, dim_about = 0, h
+        else:
+            self.text = TextConditioning(text_dim, h if config.project_text else None, linears)
+            dim_text = dim_about = self.text.dim
+        self.condition = SampleConditioning(h, dim_about, linears, shared=config.adaln_rank > 0)
         self.positions = RotaryPositions3D(
-            config.hidden_size // config.num_heads, base_fps=config.rope_base_fps
+            h // config.num_heads,
+            base_fps=config.rope_base_fps,
+            extrapolation=config.rope_extrapolation,
         )
+        if config.absolute_positions == "learned":
+            self.learned_positions = LearnedPositions3D(config.max_grid, h)
         # A dict keeps each block's name when a pipeline stage holds only some of them.
         self.blocks = nn.ModuleDict(
-            {str(i): DiTBlock(config, per_layer[i], linears) for i in range(config.num_layers)}
+            {
+                str(i): DiTBlock(config, dim_text, per_layer[i], linears)
+                for i in range(config.num_layers)
+            }
         )
-        self.final = FinalLayer(config.hidden_size, token_dim, linears)
+        self.final = FinalLayer(h, token_dim, linears, config.adaln_rank)
 
     def forward(self, x: Tensor, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
-        """`x [N, p]`, `c_noise [n]`, `text [L, d]` to `[N, p]`."""
-        text = self.text(text, layout)
-        condition = self.condition(c_noise, text, layout)
-        cos, sin = self.positions(layout, x.dtype)
-        x = self.embed(x)
-        if self.config.absolute_positions:
-            size, base_fps = self.config.hidden_size, self.config.rope_base_fps
-            x = x + sincos_positions(layout, size, base_fps).to(x.dtype)
+        """`x [N, p]`, `c_noise [n]` to `[N, p]`; `text` is embeddings `[L, d]` of the samples'
+        text, or their class labels `int64 [n]` where the network is told classes."""
+        if self.config.num_classes:
+            about = self.classes(text)
+        else:
+            text = self.text(text, layout)
+            about = layout.text_mean(text)
+        condition, shared = self.condition(c_noise, layout.fps, about)
+        rotary = self.positions(layout, x.dtype)
+        x = self._with_positions(self.embed(x), layout)
         for block in self.blocks.values():
-            x = block(x, condition, text, layout, cos, sin)
-        return self.final(x, condition, layout)
+            x = block(x, condition, shared, text, layout, rotary)
+        return self.final(x, condition, layout, shared)
+
+    def _with_positions(self, x: Tensor, layout: PackLayout) -> Tensor:
+        kind = self.config.absolute_positions
+        if kind == "none":
+            return x
+        if kind == "learned":
+            return x + self.learned_positions(layout).to(x.dtype)
+        size, base_fps = self.config.hidden_size, self.config.rope_base_fps
+        return x + sincos_positions(layout, size, base_fps).to(x.dtype)

@@ -5,18 +5,26 @@ same values on any device and under any split over ranks.
 """
 
 import math
+import re
 
 import torch
 from torch import Tensor, nn
 
 from common import rng
 
-# Weights that start at zero, by the end of their name, and why:
-#   modulation: every gate is 0, so each block begins as the identity (DiT, AdaLN-zero);
-#   final.project: the network begins by predicting 0, and the denoiser by c_skip * x.
-ZERO = ("modulation.weight", "modulation.bias", "final.project.weight", "final.project.bias")
-# Embedders of scalars, normal(0.02) as in DiT.
-SMALL = ("noise.up.weight", "noise.down.weight", "fps.up.weight", "fps.down.weight", "text.null")
+ZERO = re.compile(
+    r"(modulation(\.dense|\.up\.\d+|\.1)?|final\.project|condition\.shared)"
+    r"\.(weight|bias)"
+)
+"""Weights that start at zero, and why:
+- modulation, and the vector that its sub-blocks share: every gate is 0, so each block begins as the
+  identity (DiT, AdaLN-zero). Of a low-rank modulation it is the second half, so that its product is
+  0 and yet has a gradient;
+- final.project: the network begins by predicting 0, and the denoiser by c_skip * x."""
+SMALL = re.compile(
+    r"condition\.(noise|fps|down)\.weight|text\.null|classes\.table|learned_positions\.[thw]"
+)
+"""Embeddings, normal(0.02) as in DiT."""
 
 
 def initialize(model: nn.Module, seed: int) -> None:
@@ -33,14 +41,14 @@ def fan_in_normal(name: str, parameter: Tensor, seed: int) -> Tensor:
 
 
 def _initial(name: str, parameter: Tensor, seed: int) -> Tensor:
-    if name.endswith(ZERO):
+    if ZERO.search(name):
         return torch.zeros_like(parameter)
     if "norm" in name.rsplit(".", 2)[-2]:
         return torch.ones_like(parameter)
     if name.endswith("bias"):
         return torch.zeros_like(parameter)
     values = _named_normal(name, parameter, seed)
-    if name.endswith(SMALL):
+    if SMALL.search(name):
         return values * 0.02
     fan_out, fan_in = parameter.shape
     return values * math.sqrt(2.0 / (fan_in + fan_out))

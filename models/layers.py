@@ -53,17 +53,44 @@ class RMSNorm(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear, GELU (tanh form, as in the DiT paper), linear; no biases."""
+    """Linear, GELU, linear. GELU in its tanh form, as in the DiT paper, or exact."""
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int,
+        linears: Linears,
+        *,
+        bias: bool = False,
+        exact_gelu: bool = False,
+    ) -> None:
+        super().__init__()
+        self.approximate = "none" if exact_gelu else "tanh"
+        self.up = linears.column(dim, hidden_dim, bias=bias)
+        self.down = linears.row(hidden_dim, dim, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate=self.approximate))
+
+
+class SwiGLU(nn.Module):
+    """`down(silu(gate(x)) * up(x))`, no biases (Shazeer 2020, "GLU variants", eq. 6)."""
 
     def __init__(self, dim: int, hidden_dim: int, linears: Linears) -> None:
         super().__init__()
+        self.gate = linears.column(dim, hidden_dim, bias=False)
         self.up = linears.column(dim, hidden_dim, bias=False)
         self.down = linears.row(hidden_dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x), approximate="tanh"))
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 def layer_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """Layer norm over the last axis without learned scale and shift: AdaLN brings those."""
     return F.layer_norm(x, x.shape[-1:], eps=eps)
+
+
+def rms_norm(x: Tensor, eps: float) -> Tensor:
+    """RMS norm over the last axis without a learned scale."""
+    return F.rms_norm(x, x.shape[-1:], eps=eps)

@@ -11,6 +11,12 @@ from models.pack import Grid
 Patch = tuple[int, int, int]
 
 
+def patch_of(sizes: Sequence[int]) -> Patch:
+    """Sizes as a configuration holds them, a list."""
+    t, h, w = sizes
+    return t, h, w
+
+
 def grid_of(latent_shape: Sequence[int], patch: Patch) -> Grid:
     """Patches along (t, h, w) for a latent `[C, T, H, W]`."""
     _, *sizes = latent_shape

@@ -1,14 +1,19 @@
-"""Rotary positions in three dimensions, with time in seconds.
+"""Positions in three dimensions: rotary with time in seconds, fixed and learned absolute ones.
 
 Su et al. 2021 (RoFormer, eq. 34) for one dimension; the split of the head over (t, h, w) and the
 time scaled by the frame rate follow Cosmos (Agarwal et al. 2025, section 5.1.1).
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from models.pack import PackLayout
 from models.sinusoid import sinusoid
+
+Rotary = tuple[Tensor, Tensor]
+"""Cosine and sine, each `[N, 1, D/2]` to broadcast over heads."""
 
 
 class RotaryPositions3D(nn.Module):
@@ -17,30 +22,73 @@ class RotaryPositions3D(nn.Module):
     Of a head of size D, h and w take 2*floor(D/6) each and t the rest. The position along time is
     the latent frame's index times `base_fps / fps`, so that equal seconds turn by equal angles
     whatever the frame rate. A single image lies at time 0.
+
+    Args:
+        base_fps: None counts latent frames, whatever their rate.
+        extrapolation: how many times longer than in training each axis (t, h, w) is to be; slows
+            an axis of d features by theta * ratio^(d / (d - 2)), which stretches the slowest
+            frequency by the ratio and leaves the fastest as it is (NTK-aware scaling; formula as
+            in Cosmos).
     """
 
     frequencies: Tensor
 
-    def __init__(self, head_dim: int, base_fps: float = 24.0, theta: float = 10_000.0) -> None:
+    def __init__(
+        self,
+        head_dim: int,
+        base_fps: float | None = 24.0,
+        theta: float = 10_000.0,
+        extrapolation: Sequence[float] = (1.0, 1.0, 1.0),
+    ) -> None:
         super().__init__()
         if head_dim % 2 or head_dim < 6:
             raise ValueError(f"head_dim must be even and at least 6 for 3D rotary, got {head_dim}")
         self.base_fps = base_fps
         dim_hw = 2 * (head_dim // 6)
-        dim_t = head_dim - 2 * dim_hw
-        self.dims = (dim_t // 2, dim_hw // 2, dim_hw // 2)
-        frequencies = [theta ** -(torch.arange(n, dtype=torch.float64) / n) for n in self.dims]
+        sizes = (head_dim - 2 * dim_hw, dim_hw, dim_hw)
+        self.dims = tuple(size // 2 for size in sizes)
+        frequencies = []
+        for size, ratio in zip(sizes, extrapolation, strict=True):
+            # An axis of one frequency has none to slow: its only one is the fastest.
+            slower = theta * ratio ** (size / (size - 2)) if size > 2 else theta
+            frequencies.append(slower ** -(torch.arange(0, size, 2, dtype=torch.float64) / size))
         self.register_buffer("frequencies", torch.cat(frequencies), persistent=False)
 
-    def forward(self, layout: PackLayout, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """`cos, sin`, each `[N, 1, D/2]` to broadcast over heads."""
+    def forward(self, layout: PackLayout, dtype: torch.dtype) -> Rotary:
         position = layout.coordinates.double()
-        parts = [seconds_in_frames(layout, self.base_fps), position[:, 1], position[:, 2]]
+        time = position[:, 0]
+        if self.base_fps is not None:
+            time = seconds_in_frames(layout, self.base_fps)
+        parts = [time, position[:, 1], position[:, 2]]
         angle = torch.cat(
             [p[:, None].expand(-1, n) for p, n in zip(parts, self.dims, strict=True)], dim=-1
         ) * self.frequencies.to(position)
         angle = angle.unsqueeze(1)
         return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+class LearnedPositions3D(nn.Module):
+    """Sum of three learned tables, one a latent axis: `[N, h]` (Polyak et al. 2024, 3.1.3)."""
+
+    def __init__(self, sizes: Sequence[int], hidden_size: int) -> None:
+        super().__init__()
+        t, h, w = sizes
+        self.t = nn.Parameter(torch.zeros(t, hidden_size))
+        self.h = nn.Parameter(torch.zeros(h, hidden_size))
+        self.w = nn.Parameter(torch.zeros(w, hidden_size))
+
+    def forward(self, layout: PackLayout) -> Tensor:
+        """Raises `ValueError` for a grid that the tables do not reach."""
+        tables = (self.t, self.h, self.w)
+        sizes = tuple(len(table) for table in tables)
+        for grid in layout.grids:
+            if any(n > size for n, size in zip(grid, sizes, strict=True)):
+                raise ValueError(
+                    f"a sample of {grid} patches (t, h, w) has no learned positions beyond "
+                    f"{sizes}; raise model.max_grid"
+                )
+        t, h, w = layout.coordinates.unbind(-1)
+        return self.t[t] + self.h[h] + self.w[w]
 
 
 def sincos_positions(layout: PackLayout, hidden_size: int, base_fps: float) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from common.errors import DataError
-from models.dit import DiT, DiTConfig
 from models.encoding import Encoding
+from models.family import Network, NetworkConfig, build_network, config_from_json
 from models.objectives.edm import EDMConfig
 from models.text.hashed import HashedTextConfig, HashedTextEncoder
 from models.tokenizers.base import VideoTokenizer
@@ -19,7 +19,7 @@ from models.tokenizers.wavelet import WaveletTokenizer
 class ModelSpec:
     """Shape of the network, objective, text encoder, and the video it was trained on."""
 
-    model: DiTConfig
+    model: NetworkConfig
     objective: EDMConfig
     text: HashedTextConfig
     num_frames: int
@@ -36,7 +36,7 @@ class ModelSpec:
         """Raises `DataError` where a part is missing or unknown."""
         try:
             parts = {
-                "model": DiTConfig(**raw["model"]),
+                "model": config_from_json(raw["model"]),
                 "objective": EDMConfig(**raw["objective"]),
                 "text": HashedTextConfig(**raw["text"]),
             }
@@ -53,10 +53,12 @@ class ModelSpec:
             device=device,
         )
 
-    def network(self, encoding: Encoding) -> DiT:
+    def network(self, encoding: Encoding) -> Network:
         """A network of this shape, on the encoding's device, with weights yet to be filled."""
         with encoding.device:
-            return DiT(self.model, token_dim=encoding.token_dim, text_dim=encoding.text.dim)
+            return build_network(
+                self.model, token_dim=encoding.token_dim, text_dim=encoding.text.dim
+            )
 
 
 def load_tokenizer(folder: Path, device: torch.device) -> WaveletTokenizer:

@@ -9,6 +9,7 @@ from common.rng import check_seed
 from dataloading.config import LoaderConfig
 from inference.config import SamplerConfig
 from models.dit import DiTConfig
+from models.family import NetworkConfig
 from models.objectives.edm import EDMConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.wavelet import WaveletConfig
@@ -127,7 +128,7 @@ class TrainConfig:
     device: str = "auto"
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
-    model: DiTConfig = field(default_factory=DiTConfig)
+    model: NetworkConfig = field(default_factory=DiTConfig)
     objective: EDMConfig = field(default_factory=EDMConfig)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     text: HashedTextConfig = field(default_factory=HashedTextConfig)
@@ -143,6 +144,11 @@ class TrainConfig:
         if self.keep_checkpoints < 1:
             raise ConfigError(f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}")
         check_seed(self.seed)
+        if isinstance(self.model, DiTConfig) and self.model.num_classes:
+            raise ConfigError(
+                f"model.num_classes={self.model.num_classes}: shards carry captions and no class "
+                "labels; give model.num_classes=0"
+            )
         if not 0 <= self.text_dropout < 1:
             raise ConfigError(f"text_dropout must lie in [0, 1), got {self.text_dropout}")
         if not 0 <= self.ema_decay < 1:

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from common.errors import ConfigError
 from models.attention import local_attention
 from models.dit import DiT, DiTBlock, DiTConfig
 from models.initialize import initialize
 from models.layers import PlainLinears
+from models.modulation import AdaLN
 from models.pack import PackLayout
 from models.positions import RotaryPositions3D, rotate
-
-GRIDS = [(3, 2, 4), (1, 4, 2), (2, 2, 2)]
-LENS_TEXT = [3, 0, 5]
+from tests.models.packs import GRIDS, LENS_TEXT, assert_packs_as_alone, make_pack
 
 
 def make_model(**overrides) -> DiT:
@@ -20,37 +20,64 @@ def make_model(**overrides) -> DiT:
     model = DiT(config, token_dim=12, text_dim=16).double()
     initialize(model, seed=1)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             # Away from the zero start, where nothing could be told apart.
-            if name.endswith(("modulation.weight", "modulation.bias", "project.weight", "null")):
+            if not parameter.any():
                 parameter.add_(torch.randn(parameter.shape, dtype=torch.float64) * 0.3)
     return model
 
 
-def make_pack():
-    torch.manual_seed(0)
-    layout = PackLayout.build(GRIDS, LENS_TEXT, torch.tensor([24.0, 0.0, 12.0]))
-    x = torch.randn(layout.num_tokens, 12, dtype=torch.float64)
-    text = torch.randn(sum(LENS_TEXT), 16, dtype=torch.float64)
-    return x, torch.tensor([-0.5, 0.1, 0.7], dtype=torch.float64), text, layout
+VARIANTS = {
+    "dense": {},
+    "low rank": {"adaln_rank": 4},
+    "text as it is": {"project_text": False},
+    "learned positions": {"absolute_positions": "learned", "max_grid": [3, 4, 4]},
+    "longer than trained": {"rope_extrapolation": [2.0, 1.5, 3.0], "absolute_positions": "none"},
+}
 
 
-def test_a_pack_is_its_samples_alone():
+@pytest.mark.parametrize("name", list(VARIANTS))
+def test_a_pack_is_its_samples_alone(name):
     torch.manual_seed(3)
-    model = make_model()
+    assert_packs_as_alone(make_model(**VARIANTS[name]), *make_pack())
+
+
+def test_classes_instead_of_text():
+    torch.manual_seed(3)
+    model = make_model(num_classes=7)
+    x, c_noise, _, layout = make_pack()
+    assert not any("cross_attention" in name or "text" in name for name in model.state_dict())
+    labels = torch.tensor([3, 7, 0])  # 7 is no class
+    before = model(x, c_noise, labels, layout).split(layout.lens)
+    with torch.no_grad():
+        model.classes.table[3] += 1.0
+    after = model(x, c_noise, labels, layout).split(layout.lens)
+    assert [torch.equal(a, b) for a, b in zip(before, after, strict=True)] == [False, True, True]
+    for i, piece in enumerate(x.split(layout.lens)):
+        alone = PackLayout.build([GRIDS[i]], [0], layout.fps[i : i + 1])
+        out = model(piece, c_noise[i : i + 1], labels[i : i + 1], alone)
+        torch.testing.assert_close(out, after[i], atol=1e-12, rtol=0)
+
+
+def test_extrapolation_slows_the_slowest_frequency_by_its_ratio():
+    # NTK-aware: theta * ratio^(d / (d - 2)) leaves the fastest frequency, 1, as it is.
+    plain = RotaryPositions3D(head_dim=64).frequencies.split([12, 10, 10])
+    longer = RotaryPositions3D(head_dim=64, extrapolation=(2.0, 1.0, 3.0)).frequencies
+    for ratio, before, after in zip(
+        (2.0, 1.0, 3.0), plain, longer.split([12, 10, 10]), strict=True
+    ):
+        torch.testing.assert_close(before[0], after[0], atol=0, rtol=0)
+        torch.testing.assert_close(before[-1] / after[-1], torch.tensor(ratio).double())
+        assert (before / after).diff().min() >= 0
+
+
+def test_learned_positions_say_how_far_they_reach():
+    model = make_model(absolute_positions="learned", max_grid=[3, 4, 3])
     x, c_noise, text, layout = make_pack()
-    packed = model(x, c_noise, text, layout)
-    texts = text.split(LENS_TEXT)
-    alone = [
-        model(
-            piece,
-            c_noise[i : i + 1],
-            texts[i],
-            PackLayout.build([GRIDS[i]], [LENS_TEXT[i]], layout.fps[i : i + 1]),
-        )
-        for i, piece in enumerate(x.split(layout.lens))
-    ]
-    torch.testing.assert_close(packed, torch.cat(alone), atol=1e-12, rtol=0)
+    with pytest.raises(
+        ValueError, match=r"\(3, 2, 4\) patches.*beyond \(3, 4, 3\); raise model.max_grid"
+    ):
+        model(x, c_noise, text, layout)
 
 
 def test_order_in_the_pack_does_not_matter():
@@ -72,24 +99,36 @@ def test_order_in_the_pack_does_not_matter():
     torch.testing.assert_close(out, torch.cat([expected[i] for i in order]), atol=1e-12, rtol=0)
 
 
-def test_a_block_is_its_formula_written_out():
+def written_out(modulation: AdaLN, active: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """All shifts, scales and gates side by side, `[n, 9h]`."""
+    w, rank = dict(modulation.named_parameters()), modulation.rank
+    if not rank:
+        return active @ w["dense.weight"].T + w["dense.bias"]
+    downs = w["down.weight"].split(rank)
+    parts = [active @ down.T @ w[f"up.{i}.weight"].T + shared for i, down in enumerate(downs)]
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+def test_a_block_is_its_formula_written_out(rank):
     # DiT, section 3.2: x + gate * f(norm(x) * (1 + scale) + shift), thrice, per sample.
     torch.manual_seed(3)
-    model = make_model(num_layers=1)
+    model = make_model(num_layers=1, adaln_rank=rank)
     block = model.blocks["0"]
-    assert isinstance(block, DiTBlock)
+    assert isinstance(block, DiTBlock) and block.cross_attention is not None
+    cross_attention = block.cross_attention
     layout = make_pack()[3]
     x = torch.randn(layout.num_tokens, 48, dtype=torch.float64)
     condition = torch.randn(3, 48, dtype=torch.float64)
     text = torch.randn(sum(layout.cross_attention.lens_k), 48, dtype=torch.float64)
     cos, sin = model.positions(layout, torch.float64)
-    out = block(x, condition, text, layout, cos, sin)
+    shared = torch.randn(3, 144, dtype=torch.float64)
+    out = block(x, condition, shared, text, layout, (cos, sin))
 
-    modulation = block.modulation(torch.nn.functional.silu(condition))
-    parts = modulation[layout.segment].chunk(9, dim=1)
+    parts = written_out(block.modulation, F.silu(condition), shared)[layout.segment].chunk(9, dim=1)
     steps = [
-        lambda y: block.self_attention(y, layout.self_attention, cos, sin),
-        lambda y: block.cross_attention(y, text, layout.cross_attention),
+        lambda y: block.self_attention(y, layout.self_attention, (cos, sin)),
+        lambda y: cross_attention(y, text, layout.cross_attention),
         block.mlp,
     ]
     for i, step in enumerate(steps):
@@ -206,6 +245,9 @@ def test_rotary_scores_depend_on_differences_in_seconds():
         ({"rope_base_fps": 0.0}, "rope_base_fps must be positive, got 0.0"),
         ({"rope_base_fps": float("nan")}, "rope_base_fps must be positive, got nan"),
         ({"patch": [1, 2]}, "three positive sizes"),
+        ({"max_grid": [0, 1, 1]}, "max_grid must be three positive sizes"),
+        ({"adaln_rank": -1}, "adaln_rank must be at least 0, got -1"),
+        ({"rope_extrapolation": [1.0, 2.0]}, "rope_extrapolation must be three positive numbers"),
     ],
 )
 def test_impossible_shapes_are_refused(overrides, message):
@@ -220,7 +262,7 @@ def test_text_of_another_length_is_refused():
         model(x, c_noise, text[:-1], layout)
 
 
-@pytest.mark.parametrize("absolute", [True, False])
+@pytest.mark.parametrize("absolute", ["sincos", "learned", "none"])
 def test_absolute_positions_tell_equal_tokens_apart(absolute):
     # Attention over equal values is blind to rotary positions: without absolute ones, every token
     # of a pack that is all alike would come out alike.
@@ -232,4 +274,4 @@ def test_absolute_positions_tell_equal_tokens_apart(absolute):
     out = model(x, c_noise, text, layout).unflatten(0, (3, 2, 4))
     for axis in range(3):
         along = out.diff(dim=axis).abs().amax()
-        assert along > 1e-2 if absolute else along < 1e-12
+        assert along < 1e-12 if absolute == "none" else along > 1e-2

@@ -1,0 +1,44 @@
+"""The networks that can be chosen, by the `kind` of their configuration."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.attention import Attention, local_attention
+from models.dit import DiT, DiTConfig
+from models.layers import Linears
+from models.moviegen import MovieGen, MovieGenConfig
+
+NetworkConfig = DiTConfig | MovieGenConfig
+Network = DiT | MovieGen
+
+_NETWORKS: dict[type, Any] = {DiTConfig: DiT, MovieGenConfig: MovieGen}
+
+
+def build_network(
+    config: NetworkConfig,
+    *,
+    token_dim: int,
+    text_dim: int,
+    attention: Attention | list[Attention] = local_attention,
+    linears: Linears | None = None,
+) -> Network:
+    """A network of this shape, on the current device, with weights yet to be filled."""
+    return _NETWORKS[type(config)](
+        config, token_dim=token_dim, text_dim=text_dim, attention=attention, linears=linears
+    )
+
+
+def config_from_json(raw: dict[str, Any]) -> NetworkConfig:
+    """The configuration that `dataclasses.asdict` gave. Raises `KeyError` or `TypeError` for what
+    is no such thing."""
+    by_kind = {config.__dataclass_fields__["kind"].default: config for config in _NETWORKS}
+    return by_kind[raw["kind"]](**raw)
+
+
+def num_parameters(config: NetworkConfig, *, token_dim: int, text_dim: int) -> int:
+    """Weights of the network, counted on a network without storage."""
+    with torch.device("meta"):
+        network: nn.Module = build_network(config, token_dim=token_dim, text_dim=text_dim)
+    return sum(parameter.numel() for parameter in network.parameters())
