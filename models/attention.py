@@ -9,6 +9,8 @@ Shapes: N query tokens, M key tokens, H heads, D head size, B batch, S sequence.
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,15 @@ class Dense:
     """`q [B, S, H, D]`, `k` and `v` `[B, S_k, H, D]`: every query sees every key of its row."""
 
     causal: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """`num` sequences in a row of the same lengths."""
+
+    num: int
+    len_q: int
+    len_k: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,12 @@ class Packed:
             raise ValueError(
                 f"a packed layout pairs sequences: {len(self.lens_q)} of q, {len(self.lens_k)} of k"
             )
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The sequences, neighbours of equal lengths together: the frames of a video are one."""
+        pairs = groupby(zip(self.lens_q, self.lens_k, strict=True))
+        return tuple(Run(len(list(same)), *lens) for lens, same in pairs)
 
 
 Layout = Dense | Packed
@@ -64,31 +81,33 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
             f"layout holds {sum(layout.lens_q)} q and {sum(layout.lens_k)} k tokens, "
             f"the tensors {q.shape[0]} and {k.shape[0]}"
         )
-    groups = equal_lengths(layout)
-    if len(groups) == 1:
-        ((len_q, len_k), members) = next(iter(groups.items()))
-        out = _batch(q, k, v, len(members), len_q, len_k, layout.causal)
-        return out.reshape(q.shape)
-    # Split and unbind have one backward for all parts; a slice each would cost a whole tensor each.
-    parts_q = q.split(layout.lens_q)
-    parts_k, parts_v = k.split(layout.lens_k), v.split(layout.lens_k)
-    pieces: list[Tensor] = [q] * len(layout.lens_q)
-    for (len_q, len_k), members in groups.items():
-        rows_q = torch.cat([parts_q[i] for i in members])
-        rows_k = torch.cat([parts_k[i] for i in members])
-        rows_v = torch.cat([parts_v[i] for i in members])
-        out = _batch(rows_q, rows_k, rows_v, len(members), len_q, len_k, layout.causal)
-        for i, piece in zip(members, out.unbind(), strict=True):
-            pieces[i] = piece
-    return torch.cat(pieces)
+    runs = layout.runs
+    # Split has one backward for all parts; a slice each would cost a whole tensor each.
+    parts_q = q.split([run.num * run.len_q for run in runs])
+    parts_k, parts_v = (x.split([run.num * run.len_k for run in runs]) for x in (k, v))
+    pieces: list[Tensor] = [q] * len(runs)
+    for members in equal_lengths(layout):
+        rows_q, rows_k, rows_v = (
+            _joined([parts[i] for i in members]) for parts in (parts_q, parts_k, parts_v)
+        )
+        counts = [runs[i].num for i in members]
+        first = runs[members[0]]
+        out = _batch(rows_q, rows_k, rows_v, sum(counts), first.len_q, first.len_k, layout.causal)
+        for i, piece in zip(members, out.split(counts), strict=True):
+            pieces[i] = piece.reshape(-1, *q.shape[1:])
+    return _joined(pieces) if pieces else q + (k.sum() + v.sum()) * 0
 
 
-def equal_lengths(layout: Packed) -> dict[tuple[int, int], list[int]]:
-    """Sequences of equal lengths form one batch: kernels run per distinct length."""
+def equal_lengths(layout: Packed) -> list[list[int]]:
+    """Runs of equal lengths, as indices: they form one batch, for one call of a kernel."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for i, lens in enumerate(zip(layout.lens_q, layout.lens_k, strict=True)):
-        groups[lens].append(i)
-    return groups
+    for i, run in enumerate(layout.runs):
+        groups[run.len_q, run.len_k].append(i)
+    return list(groups.values())
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _batch(

@@ -6,6 +6,8 @@ Legend: n samples, N tokens in the pack.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +15,29 @@ from torch import Tensor
 from models.attention import Packed
 
 Grid = tuple[int, int, int]
+RowKind = Literal["spatial", "temporal"]
+"""Rows of tokens that attend among themselves: those of a frame, or of a place in the frame."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tokens in rows end to end, each row attending to itself."""
+
+    attention: Packed
+    there: Tensor | None = None
+    """`int64 [N]`: from the layout's own order to rows end to end; None where they lie so."""
+
+    @cached_property
+    def back(self) -> Tensor | None:
+        return None if self.there is None else self.there.argsort()
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """`x [N, ...]` of the layout, in rows."""
+        return x if self.there is None else x.index_select(0, self.there)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """The inverse of `arrange`."""
+        return x if self.back is None else x.index_select(0, self.back)
 
 
 @dataclass(frozen=True)
@@ -46,9 +71,14 @@ class PackLayout:
         return self.fps.device
 
     @cached_property
-    def lens(self) -> tuple[int, ...]:
-        """Tokens of each sample."""
+    def lens_whole(self) -> tuple[int, ...]:
+        """Tokens of each whole sample."""
         return tuple(t * h * w for t, h, w in self.grids)
+
+    @cached_property
+    def lens(self) -> tuple[int, ...]:
+        """Tokens of each sample that are here."""
+        return self.lens_whole
 
     @cached_property
     def num_tokens(self) -> int:
@@ -61,6 +91,11 @@ class PackLayout:
         return torch.repeat_interleave(
             torch.arange(len(self.lens), device=self.device), lens, output_size=self.num_tokens
         )
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """`int64 [n]`: where each sample starts in the whole pack."""
+        return torch.tensor([0, *accumulate(self.lens_whole)][:-1], device=self.device)
 
     @cached_property
     def position(self) -> Tensor:
@@ -83,6 +118,39 @@ class PackLayout:
     def cross_attention(self) -> Packed:
         """Keys are text; a sample without text has its one null token."""
         return Packed(self.lens, tuple(max(n, 1) for n in self.lens_text))
+
+    @cached_property
+    def place_by_place(self) -> Tensor:
+        """`int64 [N]`: a token's index in the pack if each sample lay in the order (h w t)."""
+        t, h, w = torch.tensor(self.grids, device=self.device)[self.segment].unbind(1)
+        frame, place = self.position // (h * w), self.position % (h * w)
+        return self.spread(self.starts) + place * t + frame
+
+    @cached_property
+    def spatial(self) -> Rows:
+        """Rows are the frames of the samples."""
+        lens = tuple(h * w for t, h, w in self.grids for _ in range(t))
+        return Rows(Packed(lens, lens))
+
+    @cached_property
+    def temporal(self) -> Rows:
+        """Rows are the places (h, w) of the samples, through all frames; a row of 1 in an image."""
+        lens = tuple(t for t, h, w in self.grids for _ in range(h * w))
+        return Rows(Packed(lens, lens), there=self.place_by_place.argsort())
+
+    def schedule(self, sublayers: Sequence[str]) -> list["PackLayout"]:
+        """The layout in which each of a network's sub-layers, in turn, best runs.
+
+        On one device it is this one for all. Over ranks, sub-layers named "spatial" and "temporal"
+        may want tokens held otherwise; `switch` brings them.
+        """
+        return [self] * len(sublayers)
+
+    def switch(self, x: Tensor, to: "PackLayout", layer: str) -> Tensor:
+        """`x [N, ...]` of this layout as `to`, one of a schedule, holds it. `layer` asks for it."""
+        if to is not self:
+            raise ValueError(f"{layer}: a layout of one device has no other to switch to")
+        return x
 
     def spread(self, per_sample: Tensor) -> Tensor:
         """A value per sample to a value per token: `[n, ...]` to `[N, ...]`."""

@@ -18,6 +18,11 @@ from parallel.ulysses import exchange_heads
 Transfer = Literal["p2p", "all_gather"]
 TRANSPORTS: dict[Transfer, Transport] = {"p2p": RingTransport(), "all_gather": GatherTransport()}
 
+Comm = Literal["p2p", "all_gather", "a2a", "a2a+p2p", "a2a+all_gather"]
+"""How a layer's attention goes over the context-parallel ranks: keys and values around a ring, or
+gathered; tokens for heads (a2a); or tokens for heads within `ulysses` ranks and the other between
+them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContextAttention:
@@ -48,14 +53,25 @@ class ContextAttention:
         *,
         traffic: Traffic,
         layer: str,
-        transfer: Transfer = "p2p",
+        comm: Comm = "a2a+p2p",
         verify: bool = False,
     ) -> "ContextAttention":
-        """For one layer, over the groups of this rank. What is sent is recorded in `traffic`."""
-        ulysses, ring = (
-            group and Channel(group, traffic, layer) for group in (groups.ulysses, groups.ring)
+        """For one layer, over the groups of this rank. What is sent is recorded in `traffic`.
+
+        Layers may differ in `comm`: whichever it is, part c of a sequence lies on rank c.
+        """
+        exchanged, _, moved = comm.rpartition("+")
+        ulysses, ring = groups.ulysses, groups.ring
+        if comm == "a2a":
+            ulysses, ring = groups.cp, None
+        elif not exchanged:
+            ulysses, ring = None, groups.cp
+        return cls(
+            ulysses=ulysses and Channel(ulysses, traffic, layer),
+            ring=ring and Channel(ring, traffic, layer),
+            transfer="all_gather" if moved == "all_gather" else "p2p",
+            verify=verify,
         )
-        return cls(ulysses=ulysses, ring=ring, transfer=transfer, verify=verify)
 
     @property
     def num_parts(self) -> int:

@@ -8,6 +8,7 @@ Shapes: B batch, S queries, T keys, H query heads, K key heads, D head size, N a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -114,13 +115,11 @@ def packed_forward(
     dtype = wide(q.dtype)
     out = q.new_zeros(q.shape, dtype=dtype)
     lse = q.new_full(q.shape[:2], -torch.inf, dtype=dtype)
-    for len_k, members in _non_empty(layout):
-        q_rows, out_rows, lse_rows = (_Rows(x, layout.lens_q, members) for x in (q, out, lse))
-        k_rows, v_rows = (_Rows(x, layout.lens_k, members) for x in (k, v))
+    for len_k, of_q, of_k in _batches(layout):
         chosen = kernel or fitting_kernel(q, len_k)
-        part, part_lse = chosen.forward(q_rows.read(), k_rows.read(), v_rows.read(), layout.causal)
-        out_rows.write(part)
-        lse_rows.write(part_lse)
+        part, part_lse = chosen.forward(of_q.read(q), of_k.read(k), of_k.read(v), layout.causal)
+        of_q.write(out, part)
+        of_q.write(lse, part_lse)
     return out, lse
 
 
@@ -137,46 +136,46 @@ def packed_backward(
     """Gradients of q, k, v in `wide`; `out` and `lse` are those of the whole attention."""
     dtype = wide(q.dtype)
     dq, dk, dv = (x.new_zeros(x.shape, dtype=dtype) for x in (q, k, v))
-    for len_k, members in _non_empty(layout):
-        of_q = [_Rows(x, layout.lens_q, members) for x in (dout, q, out, lse, dq)]
-        of_k = [_Rows(x, layout.lens_k, members) for x in (k, v, dk, dv)]
-        b_dout, b_q, b_out, b_lse = (rows.read() for rows in of_q[:4])
-        b_k, b_v = (rows.read() for rows in of_k[:2])
+    for len_k, of_q, of_k in _batches(layout):
+        b_dout, b_q, b_out, b_lse = (of_q.read(x) for x in (dout, q, out, lse))
         chosen = kernel or fitting_kernel(q, len_k)
-        grads = chosen.backward(b_dout, b_q, b_k, b_v, b_out, b_lse, layout.causal)
-        for rows, grad in zip((of_q[4], of_k[2], of_k[3]), grads, strict=True):
-            rows.write(grad)
+        grads = chosen.backward(
+            b_dout, b_q, of_k.read(k), of_k.read(v), b_out, b_lse, layout.causal
+        )
+        for rows, whole, grad in zip((of_q, of_k, of_k), (dq, dk, dv), grads, strict=True):
+            rows.write(whole, grad)
     return dq, dk, dv
-
-
-def _non_empty(layout: Packed) -> Iterator[tuple[int, list[int]]]:
-    """Length of the keys and the sequences of each batch; kernels fault on empty operands."""
-    for (len_q, len_k), members in equal_lengths(layout).items():
-        if len_q and len_k:
-            yield len_k, members
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some sequences of equal length, of packed tokens `[N, ...]`, as a batch `[B, S, ...]`."""
+    """Sequences of equal lengths among packed tokens `[N, ...]`, as a batch `[B, S, ...]`."""
 
-    x: Tensor
-    lens: tuple[int, ...]
-    members: list[int]
+    spans: list[tuple[int, int]]
+    """Start and tokens of each run of neighbours."""
+    length: int
 
-    def read(self) -> Tensor:
-        if len(self.members) == len(self.lens):
-            return self._whole()
-        parts = self.x.split(self.lens)
-        return torch.stack([parts[i] for i in self.members])
+    def read(self, x: Tensor) -> Tensor:
+        parts = [x[start : start + n] for start, n in self.spans]
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return joined.view(-1, self.length, *x.shape[1:])
 
-    def write(self, batch: Tensor) -> None:
-        if len(self.members) == len(self.lens):
-            self._whole().copy_(batch)
-            return
-        parts = self.x.split(self.lens)
-        for i, row in zip(self.members, batch, strict=True):
-            parts[i].copy_(row)
+    def write(self, x: Tensor, batch: Tensor) -> None:
+        pieces = batch.split([n // self.length for _, n in self.spans])
+        for (start, n), piece in zip(self.spans, pieces, strict=True):
+            x[start : start + n].view(-1, self.length, *x.shape[1:]).copy_(piece)
 
-    def _whole(self) -> Tensor:
-        return self.x.view(len(self.lens), -1, *self.x.shape[1:])
+
+def _batches(layout: Packed) -> Iterator[tuple[int, _Rows, _Rows]]:
+    """Length of the keys, and rows of q and of k, of each batch; kernels fault on empty ones."""
+    runs = layout.runs
+    tokens_q, tokens_k = [r.num * r.len_q for r in runs], [r.num * r.len_k for r in runs]
+    starts_q, starts_k = ([0, *accumulate(tokens)] for tokens in (tokens_q, tokens_k))
+    for members in equal_lengths(layout):
+        first = runs[members[0]]
+        if first.len_q and first.len_k:
+            yield (
+                first.len_k,
+                _Rows([(starts_q[i], tokens_q[i]) for i in members], first.len_q),
+                _Rows([(starts_k[i], tokens_k[i]) for i in members], first.len_k),
+            )

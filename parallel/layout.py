@@ -7,7 +7,6 @@ sizes are plain integers that each rank computes for all ranks, so no collective
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -112,10 +111,6 @@ class PackShare(PackLayout):
         return cls(whole.grids, whole.lens_text, whole.fps, parts, part)
 
     @cached_property
-    def lens_whole(self) -> Lens:
-        return tuple(t * h * w for t, h, w in self.grids)
-
-    @cached_property
     def lens_by_part(self) -> tuple[Lens, ...]:
         return split_lens(self.lens_whole, self.parts)
 
@@ -139,9 +134,17 @@ class PackShare(PackLayout):
     @cached_property
     def index(self) -> Tensor:
         """`int64 [N]`: where each token lies in the whole pack, to take this rank's share of it."""
-        starts = [0, *accumulate(self.lens_whole)][:-1]
-        return self.position + self.spread(torch.tensor(starts, device=self.device))
+        return self.position + self.spread(self.starts)
 
     @cached_property
     def self_attention(self) -> ShardedPacked:
         return ShardedPacked.of(self.lens_by_part, self.lens_by_part, self.part)
+
+    def schedule(self, sublayers: Sequence[str]) -> list[PackLayout]:
+        """Raises `ValueError` for spatial and temporal layers: an even part cuts through frames."""
+        if {"spatial", "temporal"} & set(sublayers):
+            raise ValueError(
+                "a pack held in even parts has no whole frames or places for spatial and temporal "
+                "attention: share it out by parallel.spatiotemporal.Halves"
+            )
+        return super().schedule(sublayers)

@@ -134,17 +134,7 @@ def _select(x: Tensor, heads: Tensor | None) -> Tensor:
 @lru_cache(maxsize=64)
 def _by_sequence(lens: tuple[Lens, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Index from the order (rank, sequence) to (sequence, rank), and back."""
-    starts, total = [], 0
-    for of_rank in lens:
-        starts.append([])
-        for n in of_rank:
-            starts[-1].append(total)
-            total += n
-    there = torch.cat(
-        [
-            torch.arange(starts[rank][i], starts[rank][i] + lens[rank][i])
-            for i in range(len(lens[0]))
-            for rank in range(len(lens))
-        ]
-    )
+    num_tokens = torch.tensor(lens).flatten()
+    sequence = torch.arange(len(lens[0])).repeat(len(lens)).repeat_interleave(num_tokens)
+    there = sequence.argsort(stable=True)
     return there.to(device), there.argsort().to(device)

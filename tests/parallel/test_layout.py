@@ -86,3 +86,22 @@ def test_heads_are_shared_out(num_k, group, parts):
         assert {h // group for h in range(s.q0, s.q1)} == set(range(s.k0, s.k1))
     if num_k >= parts:
         assert sum(s.k1 - s.k0 for s in shares) == num_k, "no key head goes to two ranks"
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8, 32])
+def test_the_work_of_a_pack_is_even_over_ranks(parts):
+    """Tokens times the keys that they see, of packs of 74k tokens, images and videos mixed."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        sizes, left = [], 73728
+        while left > 0:
+            t = int(torch.randint(1, 33, (1,), generator=generator)) if len(sizes) % 3 else 1
+            h, w = torch.randint(8, 49, (2,), generator=generator).tolist()
+            sizes.append((t, h, w))
+            left -= t * h * w
+        whole = PackLayout.build(sizes, [1] * len(sizes), torch.zeros(len(sizes)))
+        shares = [PackShare.of(whole, parts, part) for part in range(parts)]
+        work = [sum(n * m for n, m in zip(share.lens, whole.lens, strict=True)) for share in shares]
+        tokens = [share.num_tokens for share in shares]
+        assert max(tokens) - min(tokens) <= 1
+        assert max(work) * parts / sum(work) <= 1.001
