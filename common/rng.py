@@ -14,6 +14,7 @@ import hashlib
 import math
 import struct
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,14 +41,15 @@ def key(seed: int, purpose: str, *, step: int = 0, sample_id: str = "") -> Tenso
         step: optimizer step, epoch, or whatever counts repetitions.
         sample_id: which sample; empty for draws that belong to no sample.
     """
-    text = struct.pack("<qq", seed, step) + f"{len(purpose)}:{purpose}{sample_id}".encode()
-    lo, hi = struct.unpack("<II", hashlib.blake2b(text, digest_size=8).digest())
-    return torch.tensor([lo, hi], dtype=torch.int64)
+    return keys(seed, purpose, step=step, sample_ids=[sample_id])[0]
 
 
 def keys(seed: int, purpose: str, *, step: int, sample_ids: list[str]) -> Tensor:
     """One key per sample, `int64 [n, 2]`."""
-    return torch.stack([key(seed, purpose, step=step, sample_id=i) for i in sample_ids])
+    head = struct.pack("<qq", seed, step) + f"{len(purpose)}:{purpose}".encode()
+    digests = [hashlib.blake2b(head + i.encode(), digest_size=8).digest() for i in sample_ids]
+    words = np.frombuffer(b"".join(digests), dtype="<u4").astype(np.int64)
+    return torch.from_numpy(words.reshape(-1, 2))
 
 
 def philox(key: Tensor, counter: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The batch: what `dataloading` gives and `training` consumes. Always packed (THD)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,9 @@ class Batch:
     """`float64 [n]`: where in the clip each window begins."""
     pack_index: int = 0
     """Number of this pack in the global order, independent of ranks and workers."""
+    loader_state: dict[str, Any] | None = None
+    """The loader's state after this batch, where a `DataLoader` worker made it; else the loader
+    itself has it."""
 
     @property
     def num_samples(self) -> int:

@@ -1,4 +1,4 @@
-"""All clips of a curated folder, from its manifest and shard indexes, without opening a video."""
+"""All clips of curated folders, from manifests and shard indexes, without opening a video."""
 
 import hashlib
 from dataclasses import dataclass
@@ -26,36 +26,48 @@ class ClipLocation:
 
 
 class ClipTable:
-    """Clips by ordinal: their position in the manifest's order of shards and rows.
+    """Clips by ordinal: folder by folder, in each by the manifest's order of shards and rows.
 
     Attributes:
         width, height: `int64 [n]`, pixels as displayed.
         fps, duration_s: `float64 [n]`.
+        num_bytes: `int64 [n]`, of the video and the JSON together.
         shard_start: `int64 [num_shards + 1]`, the first ordinal of each shard.
-        fingerprint: changes when any index or shard does.
+        folder_start: `int64 [num_folders + 1]`, the first shard of each folder.
+        fingerprints: one for each folder; it changes when any of its indexes or shards does.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, paths: list[Path]) -> None:
         """Checks that every shard is there, whole by its size, and as its index says, and that no
         two clips have one id: they would be one sample to every random draw.
 
         Raises `DataError` naming the files at fault.
         """
-        self.folder = path / "shards"
-        manifest = read_manifest(self.folder)
-        if not manifest.shards:
-            raise DataError(f"{self.folder} has no shards: nothing was kept when it was curated")
-        _check_files(self.folder, manifest)
-        tables = [_checked_index(self.folder, shard) for shard in manifest.shards]
-        self.shards = [shard.path for shard in manifest.shards]
+        tables: list[pa.Table] = []
+        folders: list[int] = [0]
+        self.shards: list[Path] = []
+        self.fingerprints: list[str] = []
+        for path in paths:
+            folder = path / "shards"
+            manifest = read_manifest(folder)
+            if not manifest.shards:
+                raise DataError(f"{folder} has no shards: nothing was kept when it was curated")
+            _check_files(folder, manifest)
+            tables += [_checked_index(folder, shard) for shard in manifest.shards]
+            self.shards += [folder / shard.path for shard in manifest.shards]
+            self.fingerprints.append(_fingerprint(manifest))
+            folders.append(len(self.shards))
         self._table = pa.concat_tables(tables)
-        _check_ids(self.folder, self._table["clip_id"])
+        _check_ids(" and ".join(map(str, paths)), self._table["clip_id"])
         self.shard_start = np.cumsum([0, *(table.num_rows for table in tables)], dtype=np.int64)
+        self.folder_start = np.array(folders, dtype=np.int64)
         self.width = self._column("width", np.int64)
         self.height = self._column("height", np.int64)
         self.fps = self._column("fps", np.float64)
         self.duration_s = self._column("duration_s", np.float64)
-        self.fingerprint = _fingerprint(manifest)
+        self.num_bytes = self._column("video_bytes", np.int64) + self._column(
+            "json_bytes", np.int64
+        )
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -69,7 +81,7 @@ class ClipTable:
         value = {name: row[name][0].as_py() for name in row.column_names}
         return ClipLocation(
             clip_id=value["clip_id"],
-            shard=self.folder / self.shards[shard],
+            shard=self.shards[shard],
             video_offset=value["video_offset"],
             video_bytes=value["video_bytes"],
             json_offset=value["json_offset"],
@@ -102,14 +114,14 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
         )
 
 
-def _check_ids(folder: Path, ids: pa.ChunkedArray) -> None:
+def _check_ids(named: str, ids: pa.ChunkedArray) -> None:
     if len(ids.unique()) == len(ids):
         return
     twice = [row["values"] for row in ids.value_counts().to_pylist() if row["counts"] > 1]
     more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
     raise DataError(
-        f"{folder} holds clips more than once: {', '.join(twice[:5])}{more}; remove from its "
-        "manifest the shards that repeat others, or curate it again"
+        f"{named} holds clips more than once: {', '.join(twice[:5])}{more}; remove from the "
+        "manifest the shards that repeat others, or curate again"
     )
 
 

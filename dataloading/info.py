@@ -6,9 +6,9 @@ from typing import Any
 
 from common.errors import DataError, MediaError
 from common.media import VideoReader
+from dataloading.catalogue import Catalogue
 from dataloading.config import Compression, LoaderConfig
 from dataloading.folder import ShardFolder, TarSample, described, list_tar, read_member, samples_of
-from dataloading.loader import PackedLoader
 from dataloading.schema import read_index
 
 MAX_PROBED = 200
@@ -54,9 +54,8 @@ def contents(folder: ShardFolder) -> Contents:
 
 
 def packing(config: LoaderConfig, compression: Compression) -> dict[str, Any]:
-    """`PackedLoader.describe` for a curated folder, without reading a video."""
-    with PackedLoader(config, compression, split="all") as loader:
-        return loader.describe(max_packs=_MAX_PACKS)
+    """`Catalogue.describe` for a curated folder, without reading a video."""
+    return Catalogue(config, compression, "all").describe(max_packs=_MAX_PACKS)
 
 
 def _from_indexes(folder: ShardFolder, found: Contents) -> None:

@@ -1,7 +1,6 @@
-"""The loader: a curated folder to a stream of packed batches, with exact save and restore."""
+"""The loader: curated folders to a stream of packed batches, with exact save and restore."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -9,30 +8,16 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from common.errors import ConfigError, DataError, MediaError, nearest
+from common.errors import ConfigError, DataError, MediaError
 from dataloading.batch import Batch, cumulative
-from dataloading.config import SPLITS, Compression, LoaderConfig
-from dataloading.index import ClipTable
-from dataloading.order import FixedOrder, ShuffledOrder
-from dataloading.plan import Planner, Sample
+from dataloading.catalogue import Catalogue, ValWindow
+from dataloading.config import Compression, LoaderConfig
+from dataloading.plan import Planner
 from dataloading.prefetch import Pending, Prefetcher
 from dataloading.reader import Window, WindowReader
-from dataloading.split import WindowShape, windows_of
+from dataloading.sources import Sample
+from dataloading.split import WindowShape
 from dataloading.state import LoaderState
-
-PLAN_VERSION = 2
-"""Raised by any change that makes other packs from the same data and settings."""
-_FILL_PACKS = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValWindow:
-    """A window held out of training."""
-
-    clip_id: str
-    start_s: float
-    num_frames: int
-    fps: float
 
 
 class PackedLoader(IterableDataset[Batch]):
@@ -51,8 +36,13 @@ class PackedLoader(IterableDataset[Batch]):
     `state_dict` describes what was delivered, not what is read ahead, and is the same on all ranks
     that took equally many packs, up to `skipped`; `load_state_dict` takes it at any `dp_size`.
     Threads start with the first batch; `close` (or the context manager) ends them. A forked process
-    starts its own, after the last batch that was delivered before the fork. Workers of a torch
-    `DataLoader` are refused, since the state would stay behind in the process that saves it.
+    starts its own, after the last batch that was delivered before the fork.
+
+    It works under torch's `DataLoader` with `batch_size=None` and any number of workers: the order
+    stays that of one process. Workers are processes of their own, so the object that was given to
+    the `DataLoader` stays where it was; each batch then carries the state after it, as
+    `Batch.loader_state`, for `load_state_dict` with any number of workers and ranks. torchdata's
+    `StatefulDataLoader` saves and restores with the same number of workers by itself.
     """
 
     def __init__(
@@ -64,39 +54,34 @@ class PackedLoader(IterableDataset[Batch]):
         dp_rank: int = 0,
         dp_size: int = 1,
     ) -> None:
-        if split not in SPLITS:
-            raise ConfigError(
-                f"split is {split!r}, must be one of {', '.join(SPLITS)}" + nearest(split, SPLITS)
-            )
+        self._catalogue = Catalogue(config, compression, split)
         if not 0 <= dp_rank < dp_size:
             raise ConfigError(f"dp_rank is {dp_rank}, must be in 0 .. dp_size-1, {dp_size - 1}")
-        config.check(compression)
         self.config = config
         self.compression = compression
         self.split = split
         self.dp_rank = dp_rank
         self.dp_size = dp_size
-        self._table = ClipTable(Path(config.path))
-        self._windows = windows_of(self._table, config, compression, split)
-        if split != "val" and not self._windows.usable.any():
-            raise DataError(
-                f"none of the {len(self._table)} clips of {config.path} has room for a window: "
-                f"num_frames {config.num_frames} at {config.fps or 'their own'} frames/s; take "
-                "shorter windows or a higher fps"
-            )
-        self._pool_size, self._max_age = config.pool(max(1.0, self._windows.mean_tokens))
-        self._too_short = (
-            [] if split == "val" else self._table.clip_ids(np.flatnonzero(~self._windows.usable))
-        )
+        self._table = self._catalogue.table
         self._state = LoaderState()
         self._known_bad: set[str] = set()
         self._resumed = False
+        self._worker: tuple[int, int] | None = None
         self._reader: WindowReader | None = None
         self._prefetcher: Prefetcher | None = None
 
     # Iteration
 
     def __iter__(self) -> Self:
+        info = get_worker_info()
+        if info is not None:
+            if self._worker is not None and self.split != "val":
+                raise ConfigError(
+                    "this DataLoader is iterated again with persistent workers, each of which has "
+                    "read ahead as far as it came: make a new DataLoader, after load_state_dict "
+                    "with the loader_state of the last batch"
+                )
+            self._worker = info.id, info.num_workers
         if self.split == "val" and not self._resumed:
             self.close()
             self._state = LoaderState(skipped=self._state.skipped)
@@ -110,8 +95,12 @@ class PackedLoader(IterableDataset[Batch]):
         try:
             for pending in self._prefetcher:
                 batch = self._batch(pending)
-                self._state = replace(pending.state, skipped=self._state.skipped)
+                self._state = replace(
+                    pending.state, skipped=self._state.skipped, worker=self._worker
+                )
                 if batch is not None:
+                    if self._worker is not None:
+                        batch.loader_state = self.state_dict()
                     return batch
         except BaseException:
             self.close()
@@ -144,135 +133,72 @@ class PackedLoader(IterableDataset[Batch]):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; its size is bounded by `pool_size` and the number of clips in `skipped`."""
-        return self._state.to_dict(self.identity())
+        """JSON-able; its size is bounded by the samples that wait and the clips in `skipped`."""
+        return self._state.to_dict(self._catalogue.identity())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues after the last batch delivered when `state` was taken, at any `dp_size`.
 
-        Raises `DataError` with the reason where data or settings make other packs.
+        Raises `DataError` with the reason where data or settings make other packs, unless
+        `accept_changes` is set.
         """
-        loaded = LoaderState.from_dict(state, self.identity())
+        identity = self._catalogue.identity()
+        loaded = LoaderState.from_dict(state, identity, accept_changes=self.config.accept_changes)
         self.close()
+        if state["identity"] != identity:
+            planner = self._catalogue.planner()
+            planner.restore_changed(loaded)
+            loaded = replace(planner.state(), skipped=loaded.skipped)
         self._state = loaded
         self._known_bad = set(loaded.skipped)
         self._resumed = True
-
-    def identity(self) -> dict[str, Any]:
-        """All that the stream of packs depends on."""
-        config, compression = self.config, self.compression
-        return {
-            "plan_version": PLAN_VERSION,
-            "data": self._table.fingerprint,
-            "split": self.split,
-            "seed": config.seed,
-            "token_budget": config.token_budget,
-            "num_frames": sorted(config.num_frames),
-            "size": list(config.size),
-            "resize": config.resize,
-            "fps": config.fps,
-            "shuffle_shards": config.shuffle_shards,
-            "pool_size": self._pool_size,
-            "max_age": self._max_age,
-            "compression": [compression.temporal, compression.spatial, *compression.patch],
-        }
 
     # What there is
 
     @property
     def skipped(self) -> dict[str, str]:
         """Clips that give no sample, and why: too short for any window, or unreadable so far."""
-        return {**dict.fromkeys(self._too_short, "too_short"), **self._state.skipped}
+        too_short = dict.fromkeys(self._catalogue.too_short, "too_short")
+        return {**too_short, **self._state.skipped}
 
     @property
     def val_windows(self) -> list[ValWindow]:
         """The held-out windows, in their order, whatever this loader's own split."""
-        windows = windows_of(self._table, self.config, self.compression, "val")
-        held = np.flatnonzero(windows.usable)
-        lengths = windows.candidates[np.argmax(windows.starts[held] > 0, axis=1)]
-        starts_s = windows.first[held, 0] / self._table.fps[held]
-        columns = (lengths.tolist(), starts_s.tolist(), windows.fps[held].tolist())
-        return [
-            ValWindow(clip_id=i, num_frames=t, start_s=s, fps=f if t > 1 else 0.0)
-            for i, t, s, f in zip(self._table.clip_ids(held), *columns, strict=True)
-        ]
+        return self._catalogue.val_windows()
 
     def typical_shape(self) -> WindowShape:
         """What most samples of this split look like; see `Windows.typical_shape`."""
-        return self._windows.typical_shape()
+        return self._catalogue.typical_shape()
 
-    def describe(self, *, max_packs: int = _FILL_PACKS) -> dict[str, Any]:
-        """What an epoch holds, and how full packs will be (planned, without reading a video).
-
-        `max_packs` are planned for it; many cost seconds where an epoch is far less than a pack.
-        """
-        windows = self._windows
-        fitting = windows.starts > 0
-        num_clips = int(windows.usable.sum())
-        planner = self._planner()
-        packs = []
-        while len(packs) < max_packs and (pack := planner.next_pack()) is not None:
-            packs.append(pack)
-        tokens = sum(pack.tokens for pack in packs)
-        lengths = windows.candidates.tolist()
-        return {
-            "split": self.split,
-            "clips": len(self._table),
-            "samples_per_epoch": num_clips,
-            "too_short": len(self._too_short),
-            "windows": int(windows.starts.sum()),
-            "clips_that_fit": dict(zip(lengths, fitting.sum(axis=0).tolist(), strict=True)),
-            "tokens_per_epoch": num_clips * windows.mean_tokens,
-            "token_budget": self.config.token_budget,
-            "fill": tokens / (len(packs) * self.config.token_budget) if packs else 0.0,
-            "samples_per_pack": sum(len(p.samples) for p in packs) / len(packs) if packs else 0.0,
-        }
+    def describe(self) -> dict[str, Any]:
+        """What an epoch holds, and how full packs will be; see `Catalogue.describe`."""
+        return self._catalogue.describe()
 
     # Parts
 
     def _planner(self) -> Planner:
-        config, windows = self.config, self._windows
-        if self.split == "val":
-            order = FixedOrder(windows.usable)
-        else:
-            order = ShuffledOrder(
-                windows.usable,
-                self._table.shard_start,
-                seed=config.seed,
-                shuffle_shards=config.shuffle_shards,
-            )
-        return Planner(
-            self._table,
-            windows,
-            order,
-            seed=config.seed,
-            token_budget=config.token_budget,
-            pool_size=self._pool_size,
-            max_age=self._max_age,
-        )
+        return self._catalogue.planner()
 
     def _start(self) -> Prefetcher:
-        worker = get_worker_info()
-        if worker is not None:
-            raise ConfigError(
-                f"num_workers of the DataLoader is {worker.num_workers}, must be 0: a worker reads "
-                "ahead in a process of its own, so that state_dict() here would stay at the start "
-                "and a resumed run would repeat data; raise num_threads of the loader instead"
-            )
         planner = self._planner()
         planner.restore(self._state)
         if self._reader is None:
             self._reader = WindowReader(
                 self._table,
-                self._windows,
+                [stage.windows for stage in self._catalogue.stages],
                 seed=self.config.seed,
                 cache_bytes=self.config.cache_bytes,
             )
+        worker, num_workers = self._worker or (0, 1)
+        # A worker's own state is that after its last batch, which the others' batches follow.
+        going_on = self._worker is not None and self._state.worker == self._worker
         return Prefetcher(
             planner,
             self._reader,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
+            first_round=num_workers - 1 if going_on else worker,
+            every_round=num_workers,
             num_packs=self.config.prefetch_packs,
             num_threads=self.config.num_threads,
         )
@@ -300,19 +226,19 @@ class PackedLoader(IterableDataset[Batch]):
         return self._assemble(index, [sample], [window], suffix=f".{index}")
 
     def _substitute(self, failed: Sample) -> tuple[Sample, Window]:
-        """The first readable clip after `failed`, in the same epoch."""
+        """The first readable clip after `failed`, in the same epoch and stage."""
         assert self._reader is not None
         planner = self._planner()
-        usable = np.flatnonzero(self._windows.usable)
+        usable = np.flatnonzero(self._catalogue.stages[failed.stage].windows.usable)
         after = np.concatenate([usable[usable > failed.ordinal], usable[usable < failed.ordinal]])
         for ordinal in after:
-            sample = planner.draw(np.array([ordinal]), failed.epoch)[0]
+            sample = planner.draw(np.array([ordinal]), failed.epoch, failed.stage)[0]
             try:
                 return sample, self._reader.read(sample)
             except MediaError as error:
                 self._skip(sample, error)
         raise DataError(
-            f"no clip of {self.config.path} can be read; copy the folder again, or curate it "
+            f"no clip of {self._named} can be read; copy the folder again, or curate it "
             f"again: {_listed(self._state.skipped)}"
         )
 
@@ -326,10 +252,14 @@ class PackedLoader(IterableDataset[Batch]):
         found = {i: why for i, why in skipped.items() if i not in self._known_bad}
         if len(found) > self.config.max_bad_clips:
             raise DataError(
-                f"{len(found)} clips of {self.config.path} cannot be read, more than max_bad_clips "
+                f"{len(found)} clips of {self._named} cannot be read, more than max_bad_clips "
                 f"({self.config.max_bad_clips}); copy the folder again, or curate it again, or "
                 f"raise the limit: {_listed(found)}"
             )
+
+    @property
+    def _named(self) -> str:
+        return " and ".join(self.config.paths)
 
     def _assemble(
         self, index: int, samples: list[Sample], windows: list[Window], *, suffix: str

@@ -35,8 +35,8 @@ class ShuffledOrder:
     ) -> None:
         """
         Args:
-            usable: `bool [n]`, clips that take part.
-            shard_start: `int64 [num_shards + 1]`, first ordinal of each shard.
+            usable: `bool`, by ordinal: clips that take part.
+            shard_start: `int64 [num_shards + 1]`, first ordinal of each shard, and the end.
         """
         self._usable = usable
         self._shard_start = shard_start

@@ -40,13 +40,18 @@ class Prefetcher:
         *,
         dp_rank: int,
         dp_size: int,
+        first_round: int = 0,
+        every_round: int = 1,
         num_packs: int,
         num_threads: int,
     ) -> None:
+        """Of the rounds of `dp_size` packs, takes every `every_round`-th from `first_round` on."""
         self._planner = planner
         self._reader = reader
         self._dp_rank = dp_rank
         self._dp_size = dp_size
+        self._pass_over = first_round
+        self._every_round = every_round
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="loader-read")
         self._pid = os.getpid()
         self._room = threading.Semaphore(num_packs)
@@ -110,6 +115,9 @@ class Prefetcher:
 
     def _next_round(self) -> Pending | None:
         """Draws one pack for each rank, and starts to read this rank's; none at the end."""
+        for _ in range(self._pass_over * self._dp_size):
+            self._planner.next_pack()
+        self._pass_over = self._every_round - 1
         mine: tuple[Pack, list[Future[Window]]] | None = None
         for _ in range(self._dp_size):
             pack = self._planner.next_pack()

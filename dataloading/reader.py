@@ -9,7 +9,7 @@ from torch import Tensor
 from common import rng
 from common.errors import MediaError
 from dataloading.index import ClipLocation, ClipTable
-from dataloading.plan import Sample
+from dataloading.sources import Sample
 from dataloading.split import Windows
 from dataloading.windows import (
     FrameCache,
@@ -35,19 +35,22 @@ class Window:
 class WindowReader:
     """Reads samples, from many threads at once; a pure function of the sample and the data."""
 
-    def __init__(self, table: ClipTable, windows: Windows, *, seed: int, cache_bytes: int) -> None:
+    def __init__(
+        self, table: ClipTable, stages: list[Windows], *, seed: int, cache_bytes: int
+    ) -> None:
+        """`stages`: the windows in each stage of the curriculum."""
         self._table = table
-        self._windows = windows
+        self._stages = stages
         self._seed = seed
         self._cache = FrameCache(cache_bytes)
 
     def read(self, sample: Sample) -> Window:
         """Raises `MediaError` naming the clip where its window cannot be read."""
-        clip = self._table.location(sample.ordinal)
+        clip, windows = self._table.location(sample.ordinal), self._stages[sample.stage]
         spec = self._spec(sample, clip.clip_id)
         try:
             kept = self._cache.get(
-                (sample.ordinal, spec.span_s),
+                (sample.ordinal, spec.span_s, spec.size),
                 spec.span_bytes,
                 lambda: _decoded(clip, spec, whole_span=True),
             )
@@ -60,11 +63,11 @@ class WindowReader:
             frames=torch.from_numpy(rgb),
             caption=caption,
             start_s=float(spec.times_s[0]),
-            fps=float(self._windows.fps[sample.ordinal]) if len(spec.times_s) > 1 else 0.0,
+            fps=float(windows.fps[sample.ordinal]) if len(spec.times_s) > 1 else 0.0,
         )
 
     def _spec(self, sample: Sample, clip_id: str) -> WindowSpec:
-        windows, n = self._windows, sample.ordinal
+        windows, n = self._stages[sample.stage], sample.ordinal
         period_s = 1.0 / float(self._table.fps[n])
         key = rng.key(self._seed, "start", step=sample.epoch, sample_id=clip_id)
         index = rng.integer(key, int(windows.starts[n, sample.candidate]))

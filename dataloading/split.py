@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from common.errors import ConfigError
-from dataloading.config import Compression, LoaderConfig, target_size
+from dataloading.config import Compression, CurriculumStage, LoaderConfig, target_size
 from dataloading.index import ClipTable
 
 # Absorbs rounding in k + (T-1)*g/f, far below the half period by which decoding tolerates times.
@@ -68,7 +68,7 @@ class Windows:
             span += 1
         return span, int(self.first[clip, span]) + index
 
-    @property
+    @cached_property
     def usable(self) -> np.ndarray:
         """`bool [n]`: clips that offer any window."""
         return np.any(self.starts > 0, axis=1)
@@ -100,18 +100,28 @@ class Windows:
 
 
 def windows_of(
-    table: ClipTable, config: LoaderConfig, compression: Compression, split: str
+    table: ClipTable,
+    config: LoaderConfig,
+    compression: Compression,
+    split: str,
+    stage: CurriculumStage | None = None,
 ) -> Windows:
-    """The windows of `split` (`train`, `val` or `all`) for every clip of the table.
+    """The windows of `split` (`train`, `val` or `all`) for every clip of the table, in a stage of
+    `config.stages`, by default the last.
 
+    What is held out is the same in all stages, since it follows from the lengths of all of them.
     Raises `ConfigError` naming the clips where a window would exceed the token budget.
     """
-    candidates = np.array(sorted(config.num_frames), dtype=np.int64)
+    stage = config.stages[-1] if stage is None else stage
+    candidates = np.array(config.lengths, dtype=np.int64)
+    in_stage = np.isin(candidates, stage.num_frames or config.num_frames)
     fps = table.fps if config.fps is None else np.full(len(table), float(config.fps))
     known = (table.duration_s > 0) & (table.fps > 0)
     ratio = np.divide(table.fps, fps, out=np.ones_like(fps), where=known)
     reach = (candidates - 1) * ratio[:, None]
-    size, tokens = _sizes_and_tokens(table, config, compression, candidates)
+    size, tokens = _sizes_and_tokens(
+        table, config.resize, stage.size or config.size, compression, candidates
+    )
 
     periods = np.where(known, np.floor(table.duration_s * table.fps + _SHORT), 0).astype(np.int64)
     whole = periods[:, None]
@@ -129,14 +139,16 @@ def windows_of(
 
     if split == "val":
         first, end = middle[:, None], after[:, None]
-        one = has_val[:, None] & (np.arange(len(candidates)) == longest[:, None])
-        starts_in = one.astype(np.int64)[:, None]
+        shown = has_val[:, None] & in_stage & (np.arange(len(candidates)) <= longest[:, None])
+        # The longest of the stage inside what is held out: the last true column of each row.
+        last = np.cumsum(shown, axis=1) == shown.sum(axis=1, keepdims=True)
+        starts_in = (shown & last).astype(np.int64)[:, None]
     else:
         if split == "train":
             first, end = np.stack([zero, after], axis=1), np.stack([middle, periods], axis=1)
         else:
             first, end = zero[:, None], periods[:, None]
-        starts_in = _num_starts((end - first)[:, :, None], reach[:, None])
+        starts_in = _num_starts((end - first)[:, :, None], reach[:, None]) * in_stage
     tokens = np.where(np.any(starts_in > 0, axis=1), tokens, 0)
     _check_budget(table, tokens, candidates, config.token_budget)
     return Windows(
@@ -156,15 +168,19 @@ def _num_starts(length: np.ndarray, reach: np.ndarray) -> np.ndarray:
 
 
 def _sizes_and_tokens(
-    table: ClipTable, config: LoaderConfig, compression: Compression, candidates: np.ndarray
+    table: ClipTable,
+    resize: str,
+    size: list[int],
+    compression: Compression,
+    candidates: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Size `[n, 2]` and tokens `[n, c]`, worked out once for each size of clip."""
     shapes, which = np.unique(
         np.stack([table.width, table.height], axis=1), axis=0, return_inverse=True
     )
     which = which.reshape(-1)
-    sizes = [target_size(config, compression, int(w), int(h)) for w, h in shapes]
-    tokens = [[compression.tokens(int(t), *size) for t in candidates] for size in sizes]
+    sizes = [target_size(resize, size, compression, int(w), int(h)) for w, h in shapes]
+    tokens = [[compression.tokens(int(t), *wh) for t in candidates] for wh in sizes]
     return np.array(sizes, dtype=np.int64)[which], np.array(tokens, dtype=np.int64)[which]
 
 

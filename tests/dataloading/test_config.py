@@ -70,9 +70,7 @@ def test_tokens() -> None:
     "clip", [(640, 360), (360, 640), (1920, 800), (100, 100), (3000, 40), (641, 359)]
 )
 def test_area_keeps_aspect_and_pixels(clip: tuple[int, int]) -> None:
-    width, height = target_size(
-        config(size=[256, 256], resize="area"), Compression(), clip[0], clip[1]
-    )
+    width, height = target_size("area", [256, 256], Compression(), clip[0], clip[1])
     assert width % 16 == height % 16 == 0
     wanted = math.sqrt(256 * 256 * clip[0] / clip[1]), math.sqrt(256 * 256 * clip[1] / clip[0])
     for got, want in zip((width, height), wanted, strict=True):

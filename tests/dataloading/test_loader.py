@@ -283,16 +283,64 @@ def test_works_inside_torchs_dataloader(small_folder: Path, stream: list[str]) -
     assert source.state_dict()["next_pack"] == 4
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_of_torchs_dataloader_are_refused(
-    small_folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int, split: str
+def in_workers(source: PackedLoader, workers: int, count: int) -> list[Batch]:
+    """The first batches as a `DataLoader` with these workers gives them, and its end is awaited."""
+    wrapped = iter(DataLoader(source, batch_size=None, num_workers=workers))
+    try:
+        return list(itertools.islice(wrapped, count))
+    finally:
+        del wrapped
+
+
+def test_workers_of_torchs_dataloader_keep_the_order_and_the_state_moves_on(
+    small_folder: Path, stream: list[str]
+) -> None:
+    # Two ranks of two workers, then one rank of three, then none of any.
+    first = [in_workers(loader(small_folder, rank=r, ranks=2), 2, 4) for r in range(2)]
+    assert [digest(b) for pair in zip(*first, strict=True) for b in pair] == stream[:8]
+    states = [share[2].loader_state for share in first]
+    assert states[0] == states[1]
+    resumed = loader(small_folder)
+    resumed.load_state_dict(json.loads(json.dumps(states[0])))
+    then = in_workers(resumed, 3, 5)
+    assert [digest(b) for b in then] == stream[6:11]
+    assert then[-1].loader_state is not None
+    alone = loader(small_folder)
+    alone.load_state_dict(then[-1].loader_state)
+    assert take(alone, 5) == stream[11:16]
+    whole = [digest(b) for b in loader(small_folder, split="val")]
+    assert [digest(b) for b in in_workers(loader(small_folder, split="val"), 2, 99)] == whole
+
+
+def test_torchdatas_loader_saves_and_restores_by_itself(
+    small_folder: Path, stream: list[str]
+) -> None:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is absent")
+    for stop in (1, 4):
+        saving = torchdata.StatefulDataLoader(loader(small_folder), batch_size=None, num_workers=2)
+        batches = iter(saving)
+        assert [digest(next(batches)) for _ in range(stop)] == stream[:stop]
+        state = saving.state_dict()
+        del batches, saving
+        going_on = torchdata.StatefulDataLoader(
+            loader(small_folder), batch_size=None, num_workers=2
+        )
+        going_on.load_state_dict(state)
+        batches = iter(going_on)
+        assert [digest(next(batches)) for _ in range(5)] == stream[stop : stop + 5]
+        del batches, going_on
+
+
+def test_workers_that_read_ahead_are_not_asked_again(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Not through a DataLoader: torch takes 5 s to end each worker that raised.
-    worker = SimpleNamespace(num_workers=workers)
+    worker = SimpleNamespace(id=0, num_workers=2)
     monkeypatch.setattr("dataloading.loader.get_worker_info", lambda: worker)
-    with pytest.raises(ConfigError, match=rf"num_workers .* is {workers}, must be 0"):
-        next(iter(loader(small_folder, split=split)))
+    again = loader(small_folder)
+    iter(again)
+    with pytest.raises(ConfigError, match="persistent workers"):
+        iter(again)
 
 
 def in_a_fork(work: Callable[[], Any]) -> Any:

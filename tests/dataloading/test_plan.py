@@ -40,6 +40,7 @@ def loader(folder: Path, **changes) -> PackedLoader:
         shuffle_shards=2,
         pool_size=POOL,
         max_age=AGE,
+        balance_packs=1,
     )
     return PackedLoader(LoaderConfig(**{**values, **changes}), Compression())
 
@@ -51,7 +52,7 @@ def planner(folder: Path, **changes) -> Planner:
 def recomputed(folder: Path, num_packs: int) -> list[list[tuple[int, int, int]]]:
     """Packs of (ordinal, epoch, tokens), by lists and loops, from the whole order of each epoch."""
     made = loader(folder)
-    order = made._planner()._order
+    order = made._planner()._blend._sources[0]._order
     ids = [f"c{s}{i}" for s in range(5) for i in range(2 + s % 3)]
     frames = [3 + (7 * s + 5 * i) % 40 for s in range(5) for i in range(2 + s % 3)]
 
@@ -102,7 +103,8 @@ def test_budget_age_and_one_visit_per_epoch(folder: Path) -> None:
         for sample in pack.samples:
             assert pack.index - sample.entered <= AGE
             seen.setdefault(sample.epoch, []).append(sample.ordinal)
-    waiting = {epoch for _, epoch, _ in made.state().pool} | {made.state().epoch}
+    state = made.state()
+    waiting = {epoch for _, epoch, _ in state.pool} | {state.sources[0][0]}
     usable = sorted(seen[0])
     assert len(seen) > 20
     for epoch, ordinals in seen.items():

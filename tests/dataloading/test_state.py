@@ -9,7 +9,14 @@ IDENTITY = {"data": "abc", "token_budget": 100}
 
 
 def test_round_trip() -> None:
-    state = LoaderState(epoch=2, cursor=5, next_pack=9, pool=((3, 1, 8),), skipped={"a": "gone"})
+    state = LoaderState(
+        sources=((2, 5, -3), (0, 1, 3)),
+        next_pack=9,
+        pool=((3, 1, 8),),
+        ready=(((4, 1, 7), (5, 1, 8)), ((6, 1, 8),)),
+        skipped={"a": "gone"},
+        worker=(1, 2),
+    )
     assert LoaderState.from_dict(state.to_dict(IDENTITY), IDENTITY) == state
 
 
@@ -24,7 +31,7 @@ def test_what_changed_is_named() -> None:
 
 def test_other_versions_and_other_things_are_refused() -> None:
     raw = LoaderState().to_dict(IDENTITY)
-    with pytest.raises(DataError, match="version 99, this vfm reads 1"):
+    with pytest.raises(DataError, match="version 99, this vfm reads 2"):
         LoaderState.from_dict({**raw, "version": 99}, IDENTITY)
     with pytest.raises(DataError, match="lacks version, identity"):
         LoaderState.from_dict({"step": 3}, IDENTITY)
