@@ -1,11 +1,11 @@
 """The page that shows what a curated folder kept and rejected, and why: `report/index.html`.
 
 Everything but the thumbnails is in the one file, so it opens from a disk, an archive or an object
-store alike. Clips travel as columns (a name once per table, not once per clip), and the page builds
-only the cards in view; 50,000 clips stay usable.
+store alike. The page builds only the cards in view; 50,000 clips stay usable.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +16,24 @@ import pyarrow.parquet
 from common.errors import DataError
 from common.pages import badge, counted, duration, key_figures, page, stacked_bar, text
 from common.storage import write_atomic
-from curation.decide import RULES
-from curation.scores import UNITS
+from curation.report_columns import clip_columns
 
 __all__ = ["write_report"]
 
 KEPT = "kept"
 FAILED = "failed: "
 NUM_COLOURS = 8
-BY_SCORE = tuple(rule.reason for rule in RULES)
-"""Reasons that follow from a score and its bounds, as `curation.decide` gives them."""
-SETTING = {
-    f"{rule.score}.{rule.side}": rule.setting
-    for rule in RULES
-    if rule.setting != f"{rule.score}.{rule.side}"
-}
-"""The setting of a bound, where it is not called as the score is."""
+SCRIPTS = (
+    "columns.js",
+    "pager.js",
+    "grid.js",
+    "limits.js",
+    "handlabels.js",
+    "histogram.js",
+    "cards.js",
+    "timeline.js",
+    "report.js",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +56,8 @@ def write_report(folder: Path) -> Path:
     Reads `clips.parquet`, and where they exist `videos.parquet`, `summary.json`, `failed.jsonl` and
     `report/thumbs/CLIP_ID.jpg`. Columns that are absent leave their part of the page out. Of the
     summary it uses `seconds_in`, `seconds_kept`, `seconds_rejected` and `seconds_failed` (reason to
-    seconds), `wall_s`, `bottleneck` (a sentence) and `thresholds` (see `thresholds`). Raises
-    `DataError` when the folder has no `clips.parquet` or one of the files is damaged.
+    seconds), `wall_s`, `bottleneck` (a sentence), `shards` and `thresholds`. Raises `DataError`
+    when the folder has no `clips.parquet` or one of the files is damaged.
     """
     clips = _read_table(folder / "clips.parquet")
     if clips is None:
@@ -70,33 +72,24 @@ def write_report(folder: Path) -> Path:
     have_thumb = {path.stem for path in thumbs.iterdir()} if thumbs.is_dir() else set()
 
     parts = _parts(clips, summary)
+    place = {part.label: number for number, part in enumerate(parts)}
+    labels = [place[label] for label in _labels(clips)]
     html = page(
         title=f"Curation report: {folder.resolve().name}",
         body=_body(clips, videos, failures, summary, parts),
         styles=["report.css"],
-        scripts=["histogram.js", "limits.js", "pager.js", "report.js"],
+        scripts=SCRIPTS,
         data={
-            "clips": _clip_columns(clips, parts, have_thumb, thresholds(summary)),
+            "clips": clip_columns(clips, videos, labels, have_thumb, summary),
+            "labels": [
+                {"name": part.label, "kind": part.kind, "colour": part.colour} for part in parts
+            ],
             "tables": {"sources": _source_rows(videos), "failures": _failure_rows(failures)},
         },
     )
     path = folder / "report" / "index.html"
     write_atomic(path, html.encode("utf-8"))
     return path
-
-
-def thresholds(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """`{score: {"min": value, "max": value}}` of `summary["thresholds"]`, only the bounds set.
-
-    The values are those the run decided by, in the score's unit (percentiles already resolved).
-    """
-    found = {}
-    for name, bounds in summary.get("thresholds", {}).items():
-        sides = {side: bounds.get(side) for side in ("min", "max")}
-        known = {side: value for side, value in sides.items() if isinstance(value, int | float)}
-        if known:
-            found[name] = known
-    return found
 
 
 def _read_table(path: Path) -> dict[str, list[Any]] | None:
@@ -178,66 +171,6 @@ def _parts(clips: Mapping[str, list[Any]], summary: Mapping[str, Any]) -> list[P
         for kind, labels in kinds.items()
         for rank, label in enumerate(labels)
     ]
-
-
-def _clip_columns(
-    clips: Mapping[str, list[Any]],
-    parts: list[Part],
-    have_thumb: set[str],
-    bounds: Mapping[str, Mapping[str, float]],
-) -> dict[str, Any]:
-    """What the script of the page reads; see the top of `report.js` for the fields."""
-    labels = [part.label for part in parts]
-    place = {label: number for number, label in enumerate(labels)}
-    columns: dict[str, Any] = {
-        "count": len(clips["clip_id"]),
-        "id": clips["clip_id"],
-        "labels": labels,
-        "colours": [part.colour for part in parts],
-        "rejected": [part.kind == "rejected" for part in parts],
-        "by_score": [label in BY_SCORE for label in labels],
-        "settings": SETTING,
-        "label": [place[label] for label in _labels(clips)],
-        "thumb": [int(clip_id in have_thumb) for clip_id in clips["clip_id"]],
-        "scores": {},
-        "units": UNITS,
-        "bounds": {name: dict(sides) for name, sides in bounds.items()},
-    }
-    for name in ("start_s", "end_s", "fps"):
-        if name in clips:
-            columns[name] = [_rounded(value) for value in clips[name]]
-    for name in ("caption", "num_frames"):
-        if name in clips:
-            columns[name] = clips[name]
-    if "width" in clips and "height" in clips:
-        sizes = zip(clips["width"], clips["height"], strict=True)
-        columns["size"] = _dictionary([f"{width} \u00d7 {height}" for width, height in sizes])
-    # A card has room for a few; the rest is in the details.
-    limited = [name for name in UNITS if name in bounds and f"score_{name}" in clips]
-    measured = [name.removeprefix("score_") for name in clips if name.startswith("score_")]
-    columns["on_card"] = limited or measured[:3]
-    for name in ("source", "caption_source", "bucket", "camera"):
-        if name in clips:
-            columns[name] = _dictionary([value or "" for value in clips[name]])
-    for name, values in clips.items():
-        if name.startswith("score_"):
-            score = name.removeprefix("score_")
-            valid = clips.get(f"valid_{score}", [True] * len(values))
-            columns["scores"][score] = [
-                _rounded(value) if fine else None for value, fine in zip(values, valid, strict=True)
-            ]
-    return columns
-
-
-def _dictionary(values: list[str]) -> dict[str, Any]:
-    """A column of few different strings: each once, and per row its place."""
-    place: dict[str, int] = {}
-    rows = [place.setdefault(value, len(place)) for value in values]
-    return {"values": list(place), "rows": rows}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
 
 
 def _source_rows(videos: Mapping[str, list[Any]]) -> dict[str, Any]:
@@ -342,17 +275,22 @@ def _body(
 {behind}{key_figures(figures)}
 </header>
 <nav class="contents" aria-label="Contents"><div class="wrap"><a href="#accounting">Footage</a>
-<a href="#browse">Clips</a><a href="#scores">Scores</a><a href="#sources">Sources</a>
+<a href="#browse">Clips and limits</a><a href="#cuts">Cuts</a><a href="#sources">Sources</a>
 <a href="#failures">Failures</a></div></nav>
 <noscript><p class="wrap">The clips below are drawn by this page's own script; allow it to see
 them.</p></noscript>
 <main id="main">
 <section class="wrap" id="accounting"><h2>Where the footage went</h2>{bar}
 {_legend(parts, seconds_in)}</section>
-<section class="wrap" id="browse"><h2>Clips</h2><div id="browser"></div></section>
-<section class="wrap" id="scores"><h2>Scores</h2><div id="histograms"></div></section>
+<section class="wrap wide" id="browse"><h2>Clips and limits</h2>
+<p class="muted">Drag a limit to see what it would keep; nothing changes in the folder.</p>
+<div id="browser"></div></section>
+<section class="wrap" id="cuts"><h2>Cuts</h2>
+<p class="muted">Every video over its whole length. Gaps are footage that never became a clip.</p>
+<div id="timeline"></div></section>
 <section class="wrap" id="sources"><h2>Sources</h2><div id="source-table"></div></section>
-<section class="wrap" id="failures"><h2>Failures</h2><div id="failure-table"></div></section>
+<section class="wrap" id="failures"><h2>Failures</h2>{_reasons(failures)}
+<div id="failure-table"></div></section>
 </main>"""
 
 
@@ -382,3 +320,10 @@ def _legend(parts: list[Part], seconds_in: float) -> str:
         f'<td class="num">{duration(seconds_in)}</td><td class="num">100.0%</td></tr></tfoot>'
         f"</table></div>{warning}"
     )
+
+
+def _reasons(failures: list[dict[str, Any]]) -> str:
+    """How often each reason occurs, the most frequent first."""
+    counts = Counter(str(row.get("reason", "no reason given")) for row in failures)
+    said = [f"{badge(reason, 'fill-failed')} {count:,}" for reason, count in counts.most_common()]
+    return f'<p class="reasons num">{" ".join(f"<span>{one}</span>" for one in said)}</p>'

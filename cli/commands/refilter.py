@@ -1,6 +1,7 @@
 """`vfm refilter`: another decision over a curated folder, from its stored scores."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ usage: vfm refilter DIR [KEY=VALUE ...]
 
 DIR is the output of a `vfm curate`. Takes seconds and decodes nothing. Limits that are not named
 stay as the folder has them. A limit is a number, a percentile of all clips (p20), or null for none.
+limits=FILE stands for the settings of a YAML file, as the report page saves it; words after it win.
 Rewrites clips.parquet, summary.json and the page; never a shard. What the shards then lack or hold
 too much is said, and `vfm shard DIR` brings them to it.
 `vfm config refilter` prints every limit, dry_run=true what would be kept.
@@ -18,6 +20,7 @@ too much is said, and `vfm shard DIR` brings them to it.
 examples:
   vfm refilter curated motion.min=p20 blur.max=p99
   vfm refilter curated dark.min=null dry_run=true
+  vfm refilter curated limits=limits.yaml
 """
 
 EXAMPLE = "vfm refilter curated motion.min=p20"
@@ -41,6 +44,7 @@ def run(argv: list[str]) -> int:
     from curation.folder import settings_of
     from curation.refilter import preview, refilter, settings_after
 
+    argv = [word for typed in argv for word in _opened(typed)]
     folder = folder_of("refilter", argv, EXAMPLE)
     now = plain(settings_of(folder))
     names = {field.name for field in dataclasses.fields(RefilterConfig)}
@@ -52,6 +56,33 @@ def run(argv: list[str]) -> int:
     loaded = dataclasses.replace(loaded, yaml=to_yaml(settings_after(loaded.config)))
     on_start = partial(begin, loaded, Path(folder))
     return refilter(loaded.config, console=Console(), on_start=on_start).exit_code
+
+
+def _opened(word: str) -> list[str]:
+    """`limits=FILE` as the words that the file stands for; any other word as it is."""
+    if not word.startswith("limits="):
+        return [word]
+    import yaml
+
+    from common.errors import ConfigError
+
+    name = word.removeprefix("limits=")
+    try:
+        content = yaml.safe_load(Path(name).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"{word} is no YAML file that can be read: {said}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{word} holds no settings: save it from the report page")
+    return list(_words(content, ""))
+
+
+def _words(content: Any, key: str) -> Iterator[str]:
+    if isinstance(content, dict):
+        for name, inside in content.items():
+            yield from _words(inside, f"{key}.{name}".lstrip("."))
+    else:
+        yield f"{key}={'null' if content is None else content}"
 
 
 def _show(loaded: Any, summary: dict[str, Any]) -> int:

@@ -6,7 +6,7 @@ them for markup, and `embed_json`, which makes a data block that the page's own 
 one style sheet by hash, so that markup that slipped through would still be dead.
 """
 
-from common.pages.document import data_uri, embed_json, page
+from common.pages.document import data_uri, embed_json, packed, page
 from common.pages.markup import (
     FOREIGN,
     badge,
@@ -30,6 +30,7 @@ __all__ = [
     "embed_json",
     "figure",
     "key_figures",
+    "packed",
     "page",
     "stacked_bar",
     "table",

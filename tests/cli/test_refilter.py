@@ -50,6 +50,24 @@ def test_decide_look_and_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["curate", *words, "motion.min=p30"]) == 0
 
 
+def test_limits_saved_by_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = curated(tmp_path)
+    file = tmp_path / "limits.yaml"
+    file.write_text("motion:\n  min: p30\ndark:\n  min: null\n")
+    assert main(["refilter", str(folder), f"limits={file}"]) == 0
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (saved["motion"]["min"], saved["dark"]["min"]) == ("p30", None)
+    assert main(["refilter", str(folder), f"limits={file}", "motion.min=0.001"]) == 0
+    assert yaml.safe_load((folder / "config.yaml").read_text())["motion"]["min"] == 0.001
+    capsys.readouterr()
+    for text, said in (("- 1\n", "holds no settings"), ("a: [", "is no YAML"), ("blr: 1", "blr")):
+        file.write_text(text)
+        assert main(["refilter", str(folder), f"limits={file}"]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["refilter", str(folder), "limits=nowhere.yaml"]) == 2
+    assert "limits=nowhere.yaml is no YAML file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

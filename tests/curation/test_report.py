@@ -1,11 +1,13 @@
 """What the report says of a curated folder, without a browser. Tier: wiring (no process group)."""
 
+import base64
 import dataclasses
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from common.errors import DataError
 from curation import decide
 from curation.config import CurateConfig
-from curation.report import BY_SCORE, SETTING, thresholds, write_report
+from curation.report import write_report
+from curation.report_columns import rules
 from curation.scores import SCORES, Score
 from curation.stages.analyse import ScoredClip
 from tests.pages.samples import THRESHOLDS, clip_table, seconds_by_reason, write_folder
@@ -25,6 +28,13 @@ def block(html: str, name: str) -> Any:
     return json.loads(found[1])
 
 
+def numbers(column: dict[str, str]) -> list[float]:
+    """A column as `readColumn` of the page gives it."""
+    ((kind, text),) = column.items()
+    kinds = {"f64": "<f8", "u8": "<u1", "u16": "<u2", "u32": "<u4"}
+    return np.frombuffer(base64.b64decode(text), kinds[kind]).tolist()
+
+
 def test_every_clip_is_on_the_page_with_its_reason_and_scores(tmp_path: Path) -> None:
     clips = clip_table(200)
     path = write_report(write_folder(tmp_path / "out", clips, num_thumbs=3))
@@ -32,20 +42,22 @@ def test_every_clip_is_on_the_page_with_its_reason_and_scores(tmp_path: Path) ->
     data = block(path.read_text(), "clips")
     assert data["count"] == 200
     assert data["id"] == clips["clip_id"]
-    labels = [data["labels"][place] for place in data["label"]]
+    names = [label["name"] for label in block(path.read_text(), "labels")]
+    labels = [names[int(place)] for place in numbers(data["label"])]
     pairs = zip(clips["kept"], clips["reject_reason"], strict=True)
     assert labels == ["kept" if kept else reason for kept, reason in pairs]
-    assert data["thumb"] == [1] * 3 + [0] * 197
-    sources = [data["source"]["values"][place] for place in data["source"]["rows"]]
+    assert numbers(data["thumb"]) == [1] * 3 + [0] * 197
+    sources = [data["source"]["values"][int(place)] for place in numbers(data["source"]["rows"])]
     assert sources == clips["source"]
     assert len(data["source"]["values"]) == len(set(sources))
+    assert data["source"]["duration_s"] == [380.0] * 6
+    shown = numbers(data["scores"]["motion"])
     for i, valid in enumerate(clips["valid_motion"]):
-        shown = data["scores"]["motion"][i]
-        assert shown == (pytest.approx(clips["score_motion"][i], rel=1e-4) if valid else None)
-    assert data["bounds"] == {
-        name: {side: value for side, value in sides.items() if value is not None}
-        for name, sides in THRESHOLDS.items()
-    }
+        assert shown[i] == clips["score_motion"][i] if valid else np.isnan(shown[i])
+    limits = {(rule["score"], rule["side"]): rule["limit"] for rule in data["rules"]}
+    for name, sides in THRESHOLDS.items():
+        for side in ("min", "max"):
+            assert limits[name, side] == sides.get(side)
 
 
 def test_limits_and_reasons_are_those_of_the_decision() -> None:
@@ -58,26 +70,27 @@ def test_limits_and_reasons_are_those_of_the_decision() -> None:
     made: dict[str, Any] = {name: kinds[name](**values) for name, values in sections.items()}  # type: ignore
     config = CurateConfig(input="in", output="out", **made)
     decision = decide.decide(config, [])
-    bounds = thresholds({"thresholds": decision.thresholds()})
-    assert bounds["blur"] == {"min": 0.1, "max": 0.5}
-    assert set(bounds) == {rule.score for rule in decide.RULES}
+    table = {f"score_{name}": [] for name in SCORES}
+    shown = rules({"thresholds": decision.thresholds()}, table)
+    assert [rule["setting"] for rule in shown] == [rule.setting for rule in decide.RULES]
     fine = {name: Score(value=0.3, valid=True) for name in SCORES}
-    found = set()
-    for name, sides in bounds.items():
-        for side, value in sides.items():
-            setting = SETTING.get(f"{name}.{side}", f"{name}.{side}").split(".")
-            assert getattr(getattr(config, setting[0]), setting[1]) == value
-            outside = Score(value=value * (0.5 if side == "min" else 2.0), valid=True)
-            clip = ScoredClip(
-                clip_id="a",
-                start_us=0,
-                end_us=2_000_000,
-                num_frames=50,
-                scores={**fine, name: outside},
-                crop=None,
-            )
-            found.add(decision.reject_reason(clip))
-    assert found == set(BY_SCORE)
+    for rule in shown:
+        section, name = rule["setting"].split(".")
+        assert getattr(getattr(config, section), name) == rule["limit"]
+        value = rule["limit"] * (0.5 if rule["side"] == "min" else 2.0)
+        scores = {**fine, rule["score"]: Score(value=value, valid=True)}
+        clip = ScoredClip(
+            clip_id="a", start_us=0, end_us=2_000_000, num_frames=50, scores=scores, crop=None
+        )
+        assert decision.reject_reason(clip) == rule["reason"]
+
+
+def test_what_was_asked_for_stands_beside_what_it_was() -> None:
+    asked = {"blur": {"min": 1.5, "max": None, "typed": {"min": "p20", "max": None}}}
+    low, high = rules({"thresholds": asked}, {"score_blur": []})
+    assert (low["limit"], low["typed"]) == (1.5, "p20")
+    assert (high["limit"], high["typed"]) == (None, None)
+    assert rules({}, {"score_other": []}) == []
 
 
 def test_headline_and_legend_add_up_to_the_footage(tmp_path: Path) -> None:
@@ -110,9 +123,9 @@ def test_a_clip_that_failed_is_neither_kept_nor_rejected(tmp_path: Path) -> None
     (folder / "summary.json").write_text(json.dumps(summary))
     html = write_report(folder).read_text()
     data = block(html, "clips")
-    assert data["labels"] == ["kept", "failed: encoder"]
-    assert data["label"] == [int(i == 7) for i in range(40)]
-    assert data["rejected"] == [False, False]
+    labels = [(label["name"], label["kind"]) for label in block(html, "labels")]
+    assert labels == [("kept", "kept"), ("failed: encoder", "failed")]
+    assert numbers(data["label"]) == [int(i == 7) for i in range(40)]
     assert "39 of 40 clips kept" in html
     assert 'class="warning"' not in html
 
@@ -144,7 +157,7 @@ def test_a_table_of_three_columns_is_enough(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table(few), tmp_path / "clips.parquet")
     html = write_report(tmp_path).read_text()
     assert "1 of 2 clips kept" in html
-    assert block(html, "clips")["labels"] == ["kept", "blur"]
+    assert [label["name"] for label in block(html, "labels")] == ["kept", "blur"]
     assert block(html, "tables")["failures"]["rows"] == []
 
 

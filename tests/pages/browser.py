@@ -48,6 +48,7 @@ class Visitor:
         self._contexts.append(context)
         visit = Visit(page=context.new_page())
         page = visit.page
+        page.set_default_timeout(10_000)
 
         def complain(kind: str, said: str) -> None:
             visit.complaints.append(f"{kind}: {said}")

@@ -27,6 +27,8 @@ HOSTILE = (
     "line one\nline two\u2028line three\u2029</textarea><!--<script>",
     "javascript:window.__pwned=1",
     "&lt;b&gt; ${window.__pwned=1} {{7*7}} \\u003cscript\\u003e",
+    "\u202egpj.exe\u202c \u05d0\u05d1\u05d2 \u0627\u0644\u0639\u0631\u0628 \u2066<b>\u2069",
+    "a very long name " + "without_an_end" * 60,
 )
 REASONS = ("low_motion", "blur", "dark")
 THRESHOLDS = {"blur": {"min": 40.0, "max": None}, "motion": {"min": 0.004}, "luma": {"min": 20.0}}

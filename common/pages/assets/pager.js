@@ -1,7 +1,6 @@
 // Long lists, a page at a time: the document holds one page of rows however many there are.
 
-// Buttons to turn pages. `turned(first)` is called with the index of the first item to show;
-// `follow(first)` shows the place that another pager of the same list turned to.
+// Buttons to turn pages. `turned(first)` is called with the index of the first item to show.
 function makePager(perPage, turned) {
   const back = element("button", { type: "button" }, "Previous");
   const onward = element("button", { type: "button" }, "Next");
@@ -27,11 +26,7 @@ function makePager(perPage, turned) {
     pages = Math.max(1, Math.ceil(count / perPage));
     show();
   };
-  const follow = (first) => {
-    at = Math.floor(first / perPage);
-    show();
-  };
-  return { node, reset, follow };
+  return { node, reset };
 }
 
 // A table of `{heads, numeric, code, rows}`; nothing but `otherwise` where there are no rows.

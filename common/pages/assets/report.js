@@ -1,180 +1,137 @@
-// The curation report. Data block `clips`: columns, one entry per clip:
-//   count, id[], label[] (place in labels), labels[] ("kept", the reasons, then the failures) and
-//   beside them colours[] and rejected[] (whether the label is a reason of rejection),
-//   thumb[] (1 where report/thumbs/ID.jpg exists), scores {name: value or null, per clip},
-//   bounds {name: {min, max}}, settings {"name.side": setting where it has another name},
-//   units {name: unit}, on_card[] (names of the scores that a card shows),
-//   by_score[] (per label: whether a score and its bounds decided it); and where known start_s[], end_s[], fps[], num_frames[], caption[],
-//   source, size, caption_source, bucket, camera as {values[], rows[]}.
+// The curation report. Data block `clips`, one entry per clip in each column:
+//   count, id[], label (place in `labels`), thumb (1 where thumbs/ID.jpg exists),
+//   scores {name: numbers, NaN where there is no valid measure}, units {name: unit}, rules (see limits.js),
+//   by_target (whether the run's limits follow from a share to be kept); and where known start_us,
+//   end_us, fps, num_frames, and as {values[], rows} source (with duration_s[]), caption, size,
+//   caption_source, bucket, camera.
+// Data block `labels`: [{name, kind, colour}]; the first is what was kept.
 // Data block `tables`: sources and failures, for pagedTable.
 
-const PER_PAGE = 60;
-const clips = readData("clips");
+const clips = readClips(readData("clips"));
+const labels = readData("labels");
 const tables = readData("tables");
 const scoreNames = Object.keys(clips.scores);
-const everyClip = Array.from({ length: clips.count }, (_, i) => i);
-const lookUp = (column, i) => (clips[column] ? clips[column].values[clips[column].rows[i]] : null);
-const captionOf = (i) => clips.caption?.[i] ?? "";
-const fileName = (source) => source.split(/[\\/]/).pop() || source;
-const secondsOf = (i) => (clips.end_s ? clips.end_s[i] - clips.start_s[i] : 0);
+const everyClip = Uint32Array.from({ length: clips.count }, (_, i) => i);
 
-const state = { label: "all", query: "", source: "all", sort: "source", falling: false };
-const trial = makeTrial(clips);
-let refresh = () => {}; // Chooses and shows again; set once the browser of clips stands.
+function readClips(raw) {
+  const read = { ...raw, scores: {} };
+  for (const [name, column] of Object.entries(raw.scores)) read.scores[name] = readColumn(column);
+  for (const name of ["label", "thumb", "start_us", "end_us", "fps", "num_frames"]) {
+    if (raw[name]) read[name] = readColumn(raw[name]);
+  }
+  for (const name of ["source", "caption", "size", "caption_source", "bucket", "camera"]) {
+    if (raw[name]) read[name] = { ...raw[name], rows: readColumn(raw[name].rows) };
+  }
+  read.length_us = read.end_us ? read.end_us.map((end, i) => end - read.start_us[i]) : null;
+  return read;
+}
+
+const state = { label: "all", query: "", source: "all", sort: "source", falling: false, focus: null };
+const scoreReasons = new Set(clips.rules.map((rule) => rule.reason));
+const trial = makeTrial({
+  count: clips.count, label: clips.label, scores: clips.scores, rules: clips.rules,
+  lengths: clips.length_us ?? new Float64Array(clips.count),
+  decidable: labels.map(({ name, kind }) => kind === "kept" || (kind === "rejected" && scoreReasons.has(name))),
+});
+const hand = makeHandLabels(clips.id, () => labelled());
+const cards = makeCards({
+  clips, labels, trial, hand, listed: () => chosen,
+  focus: () => (state.sort in clips.scores ? state.sort : state.focus),
+});
+const sheet = makeGrid({
+  label: "Clips", minWidth: 196, gap: 20, rowHeight: (width) => Math.round((width * 9) / 16) + 108,
+  make: cards.make, update: cards.update,
+});
 let haystacks = null; // Made at the first search: most visits never search.
 let chosen = everyClip;
 
 function matches(i, words) {
-  if (state.label === "flips" && !trial.flips.has(i)) return false;
-  if (state.label === "rejected" && !clips.rejected[clips.label[i]]) return false;
+  if (state.label === "flips" && !trial.flips(i)) return false;
+  if (state.label === "rejected" && labels[clips.label[i]].kind !== "rejected") return false;
+  if (state.label === "hand" && hand.get(clips.id[i]) === undefined) return false;
   if (typeof state.label === "number" && clips.label[i] !== state.label) return false;
   if (state.source !== "all" && clips.source.rows[i] !== state.source) return false;
   return words.every((word) => haystacks[i].includes(word));
 }
 
-// Clips without the value come last in either direction.
-function comparison() {
-  if (state.sort === "source") return state.falling ? (a, b) => b - a : null;
-  const values = state.sort === "length" ? everyClip.map(secondsOf) : clips.scores[state.sort];
-  const sign = state.falling ? -1 : 1;
-  return (a, b) => {
-    if (values[a] === null || values[b] === null) {
-      return (values[a] === null) - (values[b] === null) || a - b;
-    }
-    return sign * (values[a] - values[b]) || a - b;
-  };
+// All clips in the order that is asked for; those without the value come last in either direction.
+let inOrder = { key: "", places: everyClip };
+function ordered() {
+  const key = `${state.sort} ${state.falling}`;
+  if (key === inOrder.key) return inOrder.places;
+  const { sort, falling } = state;
+  const values = sort === "length" ? clips.length_us : clips.scores[sort];
+  let known = sort === "source" || !values ? everyClip : sort === "length" ? sortedPlaces(values) : trial.orderOf(sort);
+  if (falling) known = known.slice().reverse();
+  const places = new Uint32Array(clips.count);
+  places.set(known);
+  if (known.length < clips.count) {
+    places.set(everyClip.filter((i) => Number.isNaN(values[i])), known.length);
+  }
+  inOrder = { key, places };
+  return places;
 }
 
 function choose() {
   const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length && !haystacks) {
-    haystacks = everyClip.map((i) => `${lookUp("source", i) ?? ""}\n${captionOf(i)}`.toLowerCase());
+    haystacks = Array.from(everyClip, (i) =>
+      `${cards.lookUp("source", i) ?? ""}\n${cards.lookUp("caption", i) ?? ""}`.toLowerCase());
   }
-  chosen = everyClip.filter((i) => matches(i, words));
-  const compare = comparison();
-  if (compare) chosen.sort(compare);
+  chosen = ordered().filter((i) => matches(i, words));
 }
 
-function badge(i) {
-  const label = clips.label[i];
-  const flip = trial.flips.get(i);
-  return element("span", { class: "badge" },
-    element("span", { class: `dot ${clips.colours[label]}` }),
-    element("span", { class: "untrusted" }, clips.labels[label]),
-    flip === undefined ? "" : element("span", { class: "flip" }, flip ? "would be kept" : "would be rejected"));
+const tally = element("p", { class: "num", role: "status" });
+const empty = element("p", { class: "empty", hidden: true }, "No clip fits these filters.");
+
+// Chooses the clips again and shows them; the place of scrolling stays if `keep`.
+function refresh(keep = false) {
+  choose();
+  let us = 0;
+  if (clips.length_us) for (const i of chosen) us += clips.length_us[i];
+  tally.textContent = `${counted(chosen.length)} ${chosen.length === 1 ? "clip" : "clips"}, ${spoken(us / 1e6)}`;
+  empty.hidden = chosen.length > 0;
+  sheet.node.hidden = !chosen.length;
+  sheet.set(chosen, keep);
 }
-
-function picture(i) {
-  if (!clips.thumb[i]) return "no picture";
-  return element("img", {
-    src: `thumbs/${encodeURIComponent(clips.id[i])}.jpg`, alt: "", loading: "lazy", decoding: "async",
-  });
-}
-
-const span = (i) =>
-  clips.end_s ? `${clock(clips.start_s[i])} – ${clock(clips.end_s[i])}` : "";
-
-// The few scores on each card, and the one that the clips are sorted by.
-const onCard = () => {
-  const sorted = scoreNames.includes(state.sort) && !clips.on_card.includes(state.sort);
-  return sorted ? [...clips.on_card, state.sort] : clips.on_card;
-};
-
-function card(i) {
-  const open = element("button", {
-    type: "button", class: "thumb", "aria-label": `Details of clip ${clips.id[i]}`,
-  }, picture(i));
-  open.addEventListener("click", () => showDetails(i));
-  const source = lookUp("source", i);
-  return element("li", { class: `card ${clips.label[i] ? "rejected" : "kept"}`, "data-clip": clips.id[i] },
-    open,
-    element("div", { class: "topline" }, badge(i), element("span", { class: "meta" }, spoken(secondsOf(i)))),
-    captionOf(i) ? element("p", { class: "caption untrusted", dir: "auto" }, captionOf(i)) : null,
-    source === null ? null
-      : element("div", { class: "meta source", title: source },
-        element("span", { dir: "auto", class: "untrusted" }, fileName(source))),
-    element("div", { class: "meta" }, span(i)),
-    element("div", { class: "scores" }, ...onCard().map((name) =>
-      element("span", { class: name === state.sort ? "sorted" : null },
-        `${name} ${shortNumber(clips.scores[name][i])}`))),
-  );
-}
-
-const dialog = element("dialog", { "aria-labelledby": "clip-title" });
-let restore = null;
-
-function showDetails(i) {
-  const size = [lookUp("size", i), clips.fps ? `${shortNumber(clips.fps[i])} frames/s` : null,
-    clips.num_frames ? `${counted(clips.num_frames[i])} frames` : null].filter(Boolean).join(", ");
-  const rows = [
-    ["Source", lookUp("source", i)], ["Span", span(i)], ["Picture", size],
-    ["Camera", lookUp("camera", i)], ["Bucket", lookUp("bucket", i)], ["Caption from", lookUp("caption_source", i)],
-    ["Clip", clips.id[i]],
-    ...scoreNames.map((name) => {
-      const value = clips.scores[name][i];
-      const limits = Object.entries(clips.bounds[name] ?? {}).map(([side, limit]) =>
-        `${side === "min" ? "at least" : "at most"} ${shortNumber(limit)}`).join(", ");
-      const unit = clips.units[name] ? ` (${clips.units[name]})` : "";
-      const shown = value === null ? "no valid measure" : `${shortNumber(value)}${unit}`;
-      return [`Score ${name}`, limits ? `${shown} (asked: ${limits})` : shown];
-    }),
-  ].filter(([, value]) => value);
-  const place = chosen.indexOf(i);
-  const step = (by, name) => {
-    const button = element("button", { type: "button" }, name);
-    button.disabled = chosen[place + by] === undefined;
-    button.addEventListener("click", () => showDetails(chosen[place + by]));
-    return button;
-  };
-  const close = element("button", { type: "button" }, "Close");
-  close.addEventListener("click", () => dialog.close());
-  dialog.replaceChildren(
-    element("div", { class: "thumb" }, picture(i)),
-    element("div", { id: "clip-title" }, badge(i)),
-    captionOf(i) ? element("p", { class: "caption untrusted", dir: "auto" }, captionOf(i)) : "",
-    element("dl", {}, ...rows.flatMap(([name, value]) => [
-      element("dt", {}, name), element("dd", { class: "untrusted", dir: "auto" }, value)])),
-    element("div", { class: "buttons" }, step(-1, "Previous clip"), step(1, "Next clip"), close),
-  );
-  if (!dialog.open) {
-    restore = document.activeElement;
-    dialog.showModal();
-  }
-  close.focus();
-}
-dialog.addEventListener("close", () => restore?.focus());
-dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 
 const chipOf = new Map(); // State's label to its chip.
 
-function labelChips(changed) {
-  const totals = clips.labels.map(() => 0);
-  clips.label.forEach((label) => { totals[label] += 1; });
-  const reasons = totals.filter((total, label) => total && clips.rejected[label]);
-  const rejected = reasons.reduce((sum, total) => sum + total, 0);
-  const options = [["all", "All", clips.count, null], [0, "Kept", totals[0] ?? 0, clips.colours[0]]];
+function press(label) {
+  state.label = label;
+  for (const [value, chip] of chipOf) chip.setAttribute("aria-pressed", String(value === label));
+  refresh();
+}
+
+function labelChips() {
+  const totals = labels.map(() => 0);
+  for (const label of clips.label) totals[label] += 1;
+  const reasons = totals.filter((total, label) => total && labels[label].kind === "rejected");
+  const options = [["all", "All", clips.count, null], [0, "Kept", totals[0] ?? 0, labels[0].colour]];
   if (reasons.length > 1) {
-    options.push(["rejected", "All rejected", rejected, null]);
+    options.push(["rejected", "All rejected", reasons.reduce((sum, total) => sum + total, 0), null]);
   }
-  clips.labels.forEach((name, label) => {
-    if (label && totals[label]) options.push([label, name, totals[label], clips.colours[label]]);
+  labels.forEach(({ name, colour }, label) => {
+    if (label && totals[label]) options.push([label, name, totals[label], colour]);
   });
-  if (Object.keys(clips.bounds).length) options.push(["flips", "Would change", null, null]);
+  options.push(["flips", "Would change", 0, null], ["hand", "Labelled by hand", 0, null]);
   const buttons = options.map(([value, name, total, colour]) => {
     const button = element("button", { type: "button", "aria-pressed": String(value === state.label), "data-label": name },
       colour ? element("span", { class: `dot ${colour}` }) : "",
       element("span", { class: "untrusted" }, name),
-      total === null ? "" : element("span", { class: "count" }, counted(total)));
-    button.hidden = value === "flips"; // Until limits are tried that change something.
+      element("span", { class: "count" }, counted(total)));
+    button.hidden = value === "flips" || value === "hand"; // Until there are any.
     chipOf.set(value, button);
-    button.addEventListener("click", () => {
-      state.label = value;
-      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
-      changed();
-    });
+    button.addEventListener("click", () => press(value));
     return button;
   });
   return element("div", { class: "chips", role: "group", "aria-label": "Show" }, ...buttons);
+}
+
+function showCount(label, count) {
+  const chip = chipOf.get(label);
+  find(".count", chip).textContent = counted(count);
+  chip.hidden = !count && state.label !== label;
 }
 
 function selector(id, label, options, changed) {
@@ -183,120 +140,178 @@ function selector(id, label, options, changed) {
   return element("label", { class: "field" }, label, select);
 }
 
-function browser() {
-  if (!clips.count) return element("p", { class: "muted" }, "This folder has no clips.");
-  const sheet = element("ol", { class: "sheet" });
-  const tally = element("p", { class: "num", role: "status" });
-  const fill = (first) => {
-    sheet.replaceChildren(...chosen.slice(first, first + PER_PAGE).map(card));
-  };
-  const top = makePager(PER_PAGE, (first) => { fill(first); bottom.follow(first); });
-  const bottom = makePager(PER_PAGE, (first) => {
-    fill(first);
-    top.follow(first);
-    find("#browse").scrollIntoView();
-  });
-  const changed = () => {
-    choose();
-    const seconds = chosen.reduce((sum, i) => sum + secondsOf(i), 0);
-    tally.textContent = `${counted(chosen.length)} ${chosen.length === 1 ? "clip" : "clips"}, ${spoken(seconds)}`;
-    top.reset(chosen.length);
-    bottom.reset(chosen.length);
-    fill(0);
-    if (!chosen.length) sheet.append(element("li", { class: "empty" }, "No clip fits these filters."));
-  };
-
+function fields() {
   const search = element("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false" });
   let waiting = 0;
   search.addEventListener("input", () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => { state.query = search.value; changed(); }, 120);
+    waiting = setTimeout(() => { state.query = search.value; refresh(); }, 120);
   });
-  const fields = element("div", { class: "fields" }, element("label", { class: "field" }, "Search captions and sources", search));
+  const node = element("div", { class: "fields" }, element("label", { class: "field" }, "Search captions and sources", search));
   if (clips.source) {
     const named = clips.source.values.map((value, i) => [String(i), fileName(value)]);
     named.sort((a, b) => a[1].localeCompare(b[1]));
-    fields.append(selector("source", "Source", [["all", "All sources"], ...named], (value) => {
+    node.append(selector("source", "Source", [["all", "All sources"], ...named], (value) => {
       state.source = value === "all" ? "all" : Number(value);
-      changed();
+      refresh();
     }));
   }
   const flip = element("button", { type: "button", "aria-label": "Falling order", "aria-pressed": "false", title: "Falling order" }, "↓");
   flip.addEventListener("click", () => {
     state.falling = !state.falling;
     flip.setAttribute("aria-pressed", String(state.falling));
-    changed();
+    refresh();
   });
   const sorts = [["source", "source and time"], ["length", "length"], ...scoreNames.map((name) => [name, `score ${name}`])];
-  fields.append(element("div", { class: "order" },
-    selector("sort", "Sort by", sorts, (value) => { state.sort = value; changed(); }),
-    flip));
-  changed();
-  refresh = changed;
-  return element("div", {},
-    element("div", { class: "controls" }, labelChips(changed), fields),
-    element("div", { class: "shown" }, tally, top.node), sheet,
-    element("div", { class: "shown" }, element("span"), bottom.node), dialog);
+  node.append(element("div", { class: "order" },
+    selector("sort", "Sort by", sorts, (value) => { state.sort = value; refresh(); }), flip));
+  return node;
 }
 
-function histograms() {
-  if (!scoreNames.length || !clips.count) return element("p", { class: "muted" }, "No scores were measured.");
-  const panels = scoreNames.map((name) => {
-    const values = clips.scores[name];
-    const { min, max } = clips.bounds[name] ?? {};
-    const groups = clips.label.map((label, i) => {
-      if (label === 0) return 0;
-      const value = values[i];
-      return value !== null && (value < (min ?? -Infinity) || value > (max ?? Infinity)) ? 1 : 2;
-    });
-    return histogram(name, values, groups, clips.bounds[name] ?? {}, (side, value) => {
-      trial.set(name, side, value);
-      tried.update();
-    });
-  });
-  const tried = trialLine();
-  const key = (kind, name) => element("span", {}, element("span", { class: `dot ${kind}` }), name);
-  return element("div", {},
-    element("div", { class: "keys" }, key("fill-kept", "kept"), key("fill-0", "rejected, outside the limit"),
-      key("rejected-bar", "rejected for another reason")),
-    tried.node,
-    element("div", { class: "histograms" }, ...panels));
+function browser() {
+  const head = element("div", { class: "controls" }, labelChips(), fields());
+  cards.dialog.addEventListener("close", () => sheet.draw());
+  return element("div", { class: "light-table" }, head, labelBar.node,
+    element("div", { class: "shown" }, tally,
+      element("span", { class: "meta hint" }, "Arrow keys move, K keeps, R rejects, Enter opens.")),
+    sheet.node, empty, cards.dialog);
 }
 
-// Says what the limits under trial would change; empty while they are those of the run.
-function trialLine() {
-  const kept = clips.label.filter((label) => label === 0).length;
-  const said = element("p", { class: "num", role: "status" });
-  const values = element("code", { class: "untrusted" });
-  const show = element("button", { type: "button" }, "Show these clips");
-  const reset = element("button", { type: "button" }, "Back to the run's limits");
-  const node = element("div", { class: "trial", hidden: true }, said, values,
-    element("div", { class: "buttons" }, show, reset));
-  const update = () => {
-    const gained = [...trial.flips.values()].filter(Boolean).length;
-    const lost = trial.flips.size - gained;
-    node.hidden = trial.changes() === "";
-    said.textContent = `${counted(kept + gained - lost)} of ${counted(clips.count)} clips would be kept `
-      + `instead of ${counted(kept)}: ${counted(gained)} gained, ${counted(lost)} lost.`;
-    values.textContent = trial.changes();
-    show.disabled = !trial.flips.size;
-    chipOf.get("flips").hidden = state.label !== "flips" && !trial.flips.size;
-    refresh();
-  };
-  show.addEventListener("click", () => {
-    chipOf.get("flips").click();
-    find("#browse").scrollIntoView();
-  });
+// The folder of this page, as a word for a shell: two names up from the page.
+function folderWord() {
+  const path = decodeURIComponent(location.pathname).replace(/\/report\/[^/]*$/, "");
+  return location.protocol === "file:" ? quoted(path) : "DIR";
+}
+
+const labelBar = (() => {
+  const said = element("span", { class: "num" });
+  const save = element("button", { type: "button" }, "Save labels");
+  save.addEventListener("click", () => saveFile("labels.csv", hand.csv()));
+  const copy = copyButton("Copy command that fits limits to them", () => `vfm refilter ${folderWord()} labels=labels.csv`);
+  const clear = element("button", { type: "button" }, "Clear");
+  clear.addEventListener("click", () => hand.clear());
+  const node = element("div", { class: "label-bar", hidden: true }, said,
+    element("div", { class: "buttons" }, save, copy, clear));
+  return { node, said };
+})();
+
+function labelled() {
+  const given = [...hand.ids().values()];
+  const kept = given.filter(Boolean).length;
+  labelBar.node.hidden = !given.length;
+  labelBar.said.textContent = `${counted(given.length)} labelled by hand: ${counted(kept)} to keep, ${counted(given.length - kept)} to reject.`;
+  showCount("hand", given.length);
+  if (state.label === "hand") refresh(true);
+  else sheet.draw();
+}
+
+// What the limits under trial keep, and how to take them.
+const verdict = (() => {
+  const yields = element("p", { class: "yield num", role: "status" });
+  const change = element("p", { class: "change num" });
+  const bar = element("div", { class: "yield-bar" }, element("i"));
+  const words = element("code", { class: "untrusted" });
+  const copy = copyButton("Copy command", () => `vfm refilter ${folderWord()} ${asWords(changes())}`);
+  const save = element("button", { type: "button" }, "Save YAML");
+  save.addEventListener("click", () => saveFile("limits.yaml", asYaml(changes())));
+  const reset = element("button", { type: "button" }, "Back to the run");
+  const offer = element("div", { class: "offer", hidden: true }, words, element("div", { class: "buttons" }, copy, save, reset));
+  const node = element("div", { class: "verdict-bar" }, yields, bar, change, offer);
+  const changes = () => changedLimits(trial, clips.by_target);
+  let total = 0;
+  if (clips.length_us) for (const us of clips.length_us) total += us;
   reset.addEventListener("click", () => {
     trial.reset();
-    findAll("input[type=range]", find("#scores")).forEach((input) => input.dispatchEvent(new Event("reset-limit")));
-    if (state.label === "flips") chipOf.get("all").click();
-    update();
+    if (state.label === "flips") press("all");
+    tried(null, true);
   });
+  const update = () => {
+    const { clips: kept, us, gained, lost } = trial.tally;
+    const share = total ? us / total : clips.count ? kept / clips.count : 0;
+    yields.replaceChildren(element("b", {}, `${(100 * share).toFixed(1)}%`),
+      ` ${counted(kept)} of ${counted(clips.count)} clips, ${spoken(us / 1e6)} of ${spoken(total / 1e6)}`);
+    find("i", bar).style.width = `${100 * share}%`;
+    change.textContent = trial.changed() ? `${counted(gained)} gained, ${counted(lost)} lost against the run` : "as the run decided";
+    offer.hidden = !trial.changed();
+    words.textContent = asWords(changes());
+    showCount("flips", gained + lost);
+  };
   return { node, update };
+})();
+
+let frame = 0;
+let settling = false;
+let movedAt = null;
+// A limit moved: everything that follows from it, once per frame.
+function tried(at, settled) {
+  movedAt = at;
+  settling ||= settled;
+  state.focus = at === null ? null : trial.rules[at].score;
+  if (at !== null && state.label === "all" && trial.changed()) press("flips");
+  frame ||= requestAnimationFrame(() => {
+    frame = 0;
+    const whole = settling;
+    settling = false;
+    verdict.update();
+    for (const panel of panels.values()) panel.update(whole, movedAt);
+    if (state.label === "flips") refresh(true);
+    else sheet.draw();
+    if (whole) timeline?.draw();
+  });
 }
 
-find("#browser").replaceWith(browser());
-find("#histograms").replaceWith(histograms());
+const panels = new Map(); // Place to the panel, once it has come into view.
+
+function filters() {
+  if (!scoreNames.length) return element("p", { class: "muted" }, "No scores were measured.");
+  // Scores that decided something first.
+  const weight = (name) => (clips.rules.some((rule) => rule.score === name && rule.limit !== null) ? 0
+    : clips.rules.some((rule) => rule.score === name) ? 1 : 2);
+  const names = [...scoreNames].sort((a, b) => weight(a) - weight(b));
+  const list = element("div", { class: "histograms" }, ...names.map((name) =>
+    element("article", { class: "panel histogram waiting", "data-score": name }, element("h3", { class: "untrusted" }, name))));
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      seen.unobserve(target);
+      const name = target.dataset.score;
+      const panel = histogram(name, clips.scores[name], trial, { unit: clips.units[name], moved: tried, thumb: cards.thumb, open: (i) => cards.show(i) });
+      panels.set(name, panel);
+      target.replaceWith(panel.node);
+      panel.update(true);
+    }
+  }, { rootMargin: "200px" });
+  for (const place of list.children) seen.observe(place);
+  const key = (kind, name) => element("span", {}, element("span", { class: `dot ${kind}` }), name);
+  return element("div", { class: "filters" }, verdict.node,
+    element("div", { class: "keys" }, key("fill-kept", "kept"), key("fill-0", "outside this limit"),
+      key("rejected-bar", "rejected otherwise")), list);
+}
+
+function cutsOfVideos() {
+  if (!clips.source || !clips.start_us || !clips.count) return null;
+  return makeTimeline({
+    clips, labels, trial, cards,
+    pick(source) {
+      find("#source").value = String(source);
+      state.source = source;
+      press("all");
+      find("#browse").scrollIntoView();
+    },
+    open: cards.show,
+  });
+}
+
+const table = clips.count
+  ? element("div", { class: "workbench" }, filters(), browser())
+  : element("p", { class: "muted" }, "This folder has no clips.");
+find("#browser").replaceWith(table);
+if (clips.count) {
+  verdict.update();
+  refresh();
+  labelled();
+}
+const timeline = cutsOfVideos();
+find("#timeline").replaceWith(timeline?.node ?? element("p", { class: "muted" }, "No times of clips were written."));
 find("#source-table").replaceWith(pagedTable(tables.sources, "No table of sources was written."));
 find("#failure-table").replaceWith(pagedTable(tables.failures, "Nothing failed."));
