@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import av
 import numpy as np
@@ -161,11 +161,11 @@ class VideoReader:
             width = round(width * ratio)
         elif 0 < ratio < 1:
             height = round(height / ratio)
-        return (height, width) if self._turn(picture).transpose else (width, height)
+        return (height, width) if self.turn(picture).transpose else (width, height)
 
     def rgb(self, picture: VideoFrame, *, size: tuple[int, int] | None = None) -> np.ndarray:
         """`uint8 [H, W, 3]` as displayed, scaled to `size` (width, height) in the same pass."""
-        turn = self._turn(picture)
+        turn = self.turn(picture)
         scaled = self._scaled(picture, size, "rgb24", turn)
         return turn.apply(scaled.to_ndarray())
 
@@ -177,7 +177,7 @@ class VideoReader:
         """
         if size[0] % 2 or size[1] % 2:
             raise ValueError(f"4:2:0 needs an even size, got {size[0]}x{size[1]}")
-        turn = self._turn(picture)
+        turn = self.turn(picture)
         scaled = self._scaled(picture, size, "yuv420p", turn)
         if turn.identity:
             return scaled
@@ -191,22 +191,9 @@ class VideoReader:
         result.color_primaries, result.color_trc = scaled.color_primaries, scaled.color_trc
         return result
 
-    def luma(self, picture: VideoFrame) -> np.ndarray | None:
-        """The brightness as it was coded, unscaled and unturned: `uint8` or `uint16 [H, W]`, valid
-        as long as the picture. None where the format keeps none of its own."""
-        parts = picture.format.components
-        if not picture.format.name.startswith(("yuv", "gray", "nv", "p0")) or not picture.planes:
-            return None
-        plane: Any = picture.planes[0]
-        kind = np.dtype(np.uint8 if parts[0].bits <= 8 else "<u2")
-        # Packed formats, such as yuyv422, have more than luma in a line.
-        if picture.format.is_rgb or (len(parts) > 1 and len(picture.planes) == 1):
-            return None
-        lines = np.frombuffer(plane, kind).reshape(plane.height, -1)
-        return lines[:, : plane.width]
-
-    def _turn(self, picture: VideoFrame) -> Turn:
-        """Read anew only where the angle changes within the stream."""
+    def turn(self, picture: VideoFrame) -> Turn:
+        """What brings a picture's lines as they are stored to the displayed orientation."""
+        # Read anew only where the angle changes within the stream.
         if self._known_turn is None or picture.rotation != self._known_turn[0]:
             self._known_turn = (picture.rotation, turn_of(picture))
         return self._known_turn[1]

@@ -90,15 +90,15 @@ class FrameScorer:
     def feed(
         self,
         pts_us: int,
-        bgr: np.ndarray,
+        grey: np.ndarray,
         luma: Callable[[], np.ndarray | None] = lambda: None,
     ) -> bool:
         """Takes the next frame; says whether it was sampled.
 
         Args:
+            grey: `uint8 [H, W]`, brightness of full range on the reduced plane.
             luma: gives the brightness as it was coded, where the format has one.
         """
-        grey = cv2.cvtColor(bgr, cv2.COLOR_BGR2GRAY)
         self._log.feed(pts_us, grey)
         if self._before is not None:
             self._pairs.append(self._pair(*self._before, pts_us, grey))

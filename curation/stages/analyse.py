@@ -11,6 +11,7 @@ import numpy as np
 
 from common.errors import MediaError
 from common.media import CodedSizes, Health, VideoInfo, VideoReader
+from common.planes import luma_of, small_picture
 from common.storage import write_atomic
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
 from curation.machine import writing_to
@@ -69,7 +70,7 @@ class Analyse(Stage[SourceFile, Analysis]):
     """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
 
     name = "analyse"
-    version = 3
+    version = 4
 
     def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
         self._shots: ShotsConfig = config.shots
@@ -119,9 +120,9 @@ class Analyse(Stage[SourceFile, Analysis]):
                     finder.interrupt()
                     scorer.interrupt()
                 end_us = _us(frame.pts_s + frame.duration_s)
-                bgr = cv2.cvtColor(reader.rgb(frame.picture, size=size), cv2.COLOR_RGB2BGR)
+                bgr, grey = small_picture(reader, frame.picture, size)
                 finder.feed(pts_us, bgr)
-                if scorer.feed(pts_us, bgr, partial(reader.luma, frame.picture)):
+                if scorer.feed(pts_us, grey, partial(luma_of, frame.picture)):
                     strip.feed(pts_us, bgr)
                 starts.append(pts_us)
             return _Seen(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from common.media import VideoReader
+from common.planes import luma_of
 from curation.config import CurateConfig
 from curation.measures.camera import camera_label
 from curation.measures.stills import Bars, bars, blockiness, common_bars
@@ -54,7 +55,7 @@ def film(at: Callable[[float], np.ndarray], *, fps: float = 30, seconds: float =
 def scores(frames: np.ndarray, *, fps: float = 30) -> dict[str, Score]:
     scorer = FrameScorer(4.0)
     for number, frame in enumerate(frames):
-        scorer.feed(round(number / fps * 1e6), frame)
+        scorer.feed(round(number / fps * 1e6), frame[..., 0])
     return scorer.over(0, round(len(frames) / fps * 1e6))
 
 
@@ -325,7 +326,7 @@ def test_luma_is_as_it_was_coded(tmp_path: Path) -> None:
         path = footage.write(tmp_path / f"{pix_fmt}.mp4", frames, pix_fmt=pix_fmt)
         with VideoReader(path) as reader:
             picture = next(iter(reader.frames())).picture
-            luma = reader.luma(picture)
+            luma = luma_of(picture)
             assert luma is not None
             assert (luma.shape, luma.dtype) == ((144, 256), kind)
             grey = cv2.cvtColor(frames[0], cv2.COLOR_RGB2GRAY).astype(np.float32)

@@ -43,10 +43,14 @@ def test_sharpness_of_nothing_is_not_a_number() -> None:
     assert sharpness(grey, gradient(grey)) is None
 
 
+def _grey(frame: np.ndarray) -> np.ndarray:
+    return cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
+
+
 def _scores(frames: np.ndarray, *, fps: float, step: int = 1) -> dict[str, Score]:
     scorer = FrameScorer(samples_per_s=4)
     for number, frame in enumerate(frames[::step]):
-        scorer.feed(round(number * step / fps * 1e6), frame)
+        scorer.feed(round(number * step / fps * 1e6), _grey(frame))
     return scorer.over(0, round(len(frames) / fps * 1e6) + 1)
 
 
@@ -76,13 +80,13 @@ def test_motion_is_not_measured_across_a_cut_or_a_hole() -> None:
     scorer = FrameScorer(samples_per_s=4)
     still = [np.repeat(footage.shot(s, 1, size=(320, 180)), 8, axis=0) for s in (5, 6)]
     for number, frame in enumerate(np.concatenate(still)):
-        scorer.feed(round(number / 30 * 1e6), frame)
+        scorer.feed(round(number / 30 * 1e6), _grey(frame))
     cut_us = round(8 / 30 * 1e6)
     assert scorer.over(0, cut_us)["motion"].value == 0.0
     holed = FrameScorer(samples_per_s=4)
-    holed.feed(0, still[0][0])
+    holed.feed(0, _grey(still[0][0]))
     holed.interrupt()
-    holed.feed(200_000, still[1][0])
+    holed.feed(200_000, _grey(still[1][0]))
     assert not holed.over(0, 300_000)["motion"].valid
 
 
