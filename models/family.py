@@ -9,11 +9,12 @@ from models.attention import Attention, local_attention
 from models.dit import DiT, DiTConfig
 from models.layers import Linears
 from models.moviegen import MovieGen, MovieGenConfig
+from models.stdit import STDiT, STDiTConfig
 
-NetworkConfig = DiTConfig | MovieGenConfig
-Network = DiT | MovieGen
+NetworkConfig = DiTConfig | MovieGenConfig | STDiTConfig
+Network = DiT | MovieGen | STDiT
 
-_NETWORKS: dict[type, Any] = {DiTConfig: DiT, MovieGenConfig: MovieGen}
+_NETWORKS: dict[type, Any] = {DiTConfig: DiT, MovieGenConfig: MovieGen, STDiTConfig: STDiT}
 
 
 def build_network(

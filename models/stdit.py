@@ -11,20 +11,22 @@ tokens into it, and gives the rows that attend.
 Legend: n samples, N tokens, L text tokens, h hidden size, H heads, D head size, p patch features.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import ConfigError
 from models.attention import Attention, local_attention
+from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
 from models.conditioning import SampleConditioning, TextConditioning
-from models.dit import CrossAttention, DiTConfig, FinalLayer, SelfAttention, modulated
 from models.layers import MLP, Linears, PlainLinears
+from models.modulation import AdaLN, FinalLayer, gated, modulated
+from models.multihead import CrossAttention, HeadShape, SelfAttention
 from models.pack import PackLayout, Rows
-from models.positions import RotaryPositions3D, sincos_positions
+from models.patch import Patch, patch_of
+from models.positions import Rotary, RotaryPositions3D, sincos_positions
 
 ATTENTIONS = ("full", "spatial", "temporal")
 SUBLAYERS = (*ATTENTIONS, "cross", "mlp")
@@ -32,20 +34,38 @@ TRADED = {"spatial": "temporal", "temporal": "spatial"}
 
 
 @dataclass(kw_only=True)
-class STDiTConfig(DiTConfig):
+class STDiTConfig:
     """Shape of an ST-DiT."""
 
+    kind: Literal["stdit"] = "stdit"
+    hidden_size: int = 1152
+    num_layers: int = 28
+    num_heads: int = 16
+    mlp_ratio: float = 4.0
+    patch: list[int] = field(default_factory=lambda: [1, 2, 2])
+    """Latent patch (t, h, w)."""
     sublayers: list[str] = field(
         default_factory=lambda: ["spatial", "full", "cross", "temporal", "mlp"]
     )
     """Sub-layers of a block, in order: full, spatial, temporal, cross, mlp. Any may be left out or
-    come twice. Open-Sora's STDiT-v3 has spatial, cross, mlp, temporal, cross, mlp."""
+    come twice."""
     zigzag: bool = False
     """In every second block spatial and temporal trade places. Over ranks this halves the times
     that tokens change hands; the weights of either order do not fit the other."""
+    adaln_rank: int = 0
+    """Rank of the modulation (AdaLN-LoRA); 0: dense. See `models.modulation.AdaLN`."""
+    rope_base_fps: float = 24.0
+    absolute_positions: Literal["sincos", "none"] = "sincos"
+    """Positions added to the tokens, besides the rotary ones."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        for name in ("num_layers", "num_heads", "hidden_size"):
+            check_at_least(self, name, 1)
+        check_at_least(self, "adaln_rank", 0)
+        for name in ("mlp_ratio", "rope_base_fps"):
+            check_positive(self, name)
+        check_sizes(self, "patch")
+        check_head_dim(self)
         unknown = [name for name in self.sublayers if name not in SUBLAYERS]
         if unknown or not self.sublayers:
             raise ConfigError(
@@ -57,6 +77,10 @@ class STDiTConfig(DiTConfig):
                 f"model.sublayers={self.sublayers} lets no token see another: add full, or "
                 "spatial and temporal"
             )
+
+    @property
+    def patch_size(self) -> Patch:
+        return patch_of(self.patch)
 
     def of_block(self, index: int) -> list[str]:
         """The sub-layers of block `index`."""
@@ -74,20 +98,19 @@ class Phases:
 
     def __init__(self, positions: RotaryPositions3D, dtype: torch.dtype) -> None:
         self._positions, self._dtype = positions, dtype
-        self._made: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
+        self._made: dict[tuple[int, int], Rotary] = {}
 
-    def of(self, layout: PackLayout, rows: Rows | None, kind: str) -> tuple[Tensor, Tensor]:
-        """`cos, sin`, each `[N, 1, D/2]`, in the order of `rows`, or of the layout."""
-        key = (id(layout), kind)
+    def of(self, layout: PackLayout, rows: Rows | None = None) -> Rotary:
+        """In the order of the layout, or of its `rows`."""
+        if rows is None or rows.there is None:
+            key = (id(layout), 0)
+            if key not in self._made:
+                self._made[key] = self._positions(layout, self._dtype)
+            return self._made[key]
+        key = (id(layout), id(rows))
         if key not in self._made:
-            if rows is None or rows.there is None:
-                shared = (id(layout), "")
-                if shared not in self._made:
-                    self._made[shared] = self._positions(layout, self._dtype)
-                self._made[key] = self._made[shared]
-            else:
-                cos, sin = self.of(layout, None, "")
-                self._made[key] = rows.arrange(cos), rows.arrange(sin)
+            cos, sin = self.of(layout)
+            self._made[key] = rows.arrange(cos), rows.arrange(sin)
         return self._made[key]
 
 
@@ -99,6 +122,7 @@ class STDiTBlock(nn.Module):
     ) -> None:
         super().__init__()
         h = config.hidden_size
+        heads = HeadShape(dim=h, num_heads=config.num_heads)
         self.name = f"blocks.{index}"
         self.kinds = config.of_block(index)
         self.sublayers = nn.ModuleList()
@@ -106,41 +130,40 @@ class STDiTBlock(nn.Module):
             if kind == "mlp":
                 made = MLP(h, int(h * config.mlp_ratio), linears)
             elif kind == "cross":
-                made = CrossAttention(config, attention[kind], linears)
+                made = CrossAttention(heads, attention[kind], linears)
             else:
-                made = SelfAttention(config, attention[kind], linears)
+                made = SelfAttention(heads, attention[kind], linears)
             self.sublayers.append(made)
-        self.modulation = linears.replicated(h, 3 * len(self.kinds) * h, bias=True)
+        self.modulation = AdaLN(h, len(self.kinds), config.adaln_rank, linears)
 
     def forward(
         self,
         x: Tensor,
         condition: Tensor,
+        shared: Tensor | None,
         text: Tensor,
         here: PackLayout,
-        steps: Sequence[PackLayout],
+        steps: list[PackLayout],
         phases: Phases,
     ) -> Tensor:
         """`x [N, h]` as `here` holds it, to `[N, h]` as the last of `steps` does."""
-        chunks = self.modulation(F.silu(condition)).chunk(3 * len(self.kinds), dim=-1)
-        for i, (kind, sublayer, layout) in enumerate(
-            zip(self.kinds, self.sublayers, steps, strict=True)
-        ):
+        modulations = self.modulation(condition, shared)
+        parts = zip(self.kinds, self.sublayers, modulations, steps, strict=True)
+        for kind, sublayer, (shift, scale, gate), layout in parts:
             x = here.switch(x, layout, f"{self.name}.{kind}")
             here = layout
-            shift, scale, gate = chunks[3 * i : 3 * i + 3]
             y = modulated(x, shift, scale, layout)
             if kind == "mlp":
                 y = sublayer(y)
             elif kind == "cross":
                 y = sublayer(y, text, layout.cross_attention)
             elif kind == "full":
-                y = sublayer(y, layout.self_attention, *phases.of(layout, None, kind))
+                y = sublayer(y, layout.self_attention, phases.of(layout))
             else:
                 rows = layout.spatial if kind == "spatial" else layout.temporal
-                y = sublayer(rows.arrange(y), rows.attention, *phases.of(layout, rows, kind))
+                y = sublayer(rows.arrange(y), rows.attention, phases.of(layout, rows))
                 y = rows.restore(y)
-            x = torch.addcmul(x, layout.spread(gate), y)
+            x = gated(x, gate, y, layout)
         return x
 
 
@@ -151,8 +174,8 @@ class STDiT(nn.Module):
         config: the shape.
         token_dim: features p of a token, latent channels times the patch volume.
         text_dim: size of the text embeddings.
-        attention: the attention callable, or for each layer one per kind of sub-layer: "full",
-            "spatial", "temporal", "cross".
+        attention: the attention callable, or one per layer, or for each layer one per kind of
+            sub-layer: "full", "spatial", "temporal", "cross".
         linears: who makes the linears.
     """
 
@@ -162,41 +185,40 @@ class STDiT(nn.Module):
         *,
         token_dim: int,
         text_dim: int,
-        attention: Attention | list[dict[str, Attention]] = local_attention,
+        attention: Attention | list[Attention] | list[dict[str, Attention]] = local_attention,
         linears: Linears | None = None,
     ) -> None:
         super().__init__()
         linears = linears or PlainLinears()
-        if callable(attention):
-            one: dict[str, Attention] = dict.fromkeys((*ATTENTIONS, "cross"), attention)
-            attention = [one] * config.num_layers
+        h = config.hidden_size
+        per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
         self.config = config
-        self.embed = linears.replicated(token_dim, config.hidden_size, bias=True)
-        self.condition = SampleConditioning(config.hidden_size, linears)
-        self.text = TextConditioning(text_dim, config.hidden_size, linears)
-        self.positions = RotaryPositions3D(
-            config.hidden_size // config.num_heads, base_fps=config.rope_base_fps
-        )
-        self.blocks = nn.ModuleDict(
-            {str(i): STDiTBlock(config, i, attention[i], linears) for i in range(config.num_layers)}
-        )
-        self.final = FinalLayer(config.hidden_size, token_dim, linears)
+        self.embed = linears.replicated(token_dim, h, bias=True)
+        self.text = TextConditioning(text_dim, h, linears)
+        self.condition = SampleConditioning(h, h, linears, shared=config.adaln_rank > 0)
+        self.positions = RotaryPositions3D(h // config.num_heads, base_fps=config.rope_base_fps)
+        # A dict keeps each block's name when a pipeline stage holds only some of them.
+        self.blocks = nn.ModuleDict()
+        for i, one in enumerate(per_layer):
+            if not isinstance(one, dict):
+                one = dict.fromkeys(SUBLAYERS, one)
+            self.blocks[str(i)] = STDiTBlock(config, i, one, linears)
+        self.final = FinalLayer(h, token_dim, linears, config.adaln_rank)
 
     def forward(self, x: Tensor, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
         """`x [N, p]`, `c_noise [n]`, `text [L, d]` to `[N, p]`, held as `layout` says."""
         steps = layout.schedule(self.config.of_network())
         phases = Phases(self.positions, x.dtype)
         text = self.text(text, layout)
-        condition = self.condition(c_noise, text, layout)
+        condition, shared = self.condition(c_noise, layout.fps, layout.text_mean(text))
         here = steps[0]
         x = self.embed(layout.switch(x, here, "embed"))
-        if self.config.absolute_positions:
+        if self.config.absolute_positions == "sincos":
             size, base_fps = self.config.hidden_size, self.config.rope_base_fps
             x = x + sincos_positions(here, size, base_fps).to(x.dtype)
+        size = len(self.config.sublayers)
         for i, block in enumerate(self.blocks.values()):
-            assert isinstance(block, STDiTBlock)
-            size = len(block.kinds)
             ahead = steps[i * size : (i + 1) * size]
-            x = block(x, condition, text, here, ahead, phases)
+            x = block(x, condition, shared, text, here, ahead, phases)
             here = ahead[-1]
-        return here.switch(self.final(x, condition, here), layout, "final")
+        return here.switch(self.final(x, condition, here, shared), layout, "final")

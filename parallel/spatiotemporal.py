@@ -48,14 +48,13 @@ def plan(sublayers: Sequence[str], imbalance: dict[Held, float]) -> list[Held]:
         return fitting * len(sublayers)
     even = imbalance["frames"] == imbalance["places"]
     better = min(OTHER, key=lambda held: (imbalance[held], held != "places"))
-    needs = [LOCAL_IN.get(name) for name in sublayers]
+    needs: list[Held | None] = [LOCAL_IN.get(name) for name in sublayers]
     chosen: list[Held] = []
     for i, need in enumerate(needs):
         held: Held = better if need is None else need
         if need is None:
-            before = chosen[-1] if chosen else None
-            after = next((n for n in needs[i:] if n is not None), None)
-            ends: list[Held] = [end for end in (before, after) if end is not None]
+            after: list[Held] = [n for n in needs[i:] if n is not None]
+            ends = chosen[-1:] + after[:1]
             if ends and (even or len(set(ends)) == 1):
                 held = ends[0]
         chosen.append(held)

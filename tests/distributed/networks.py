@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from models.attention import Attention, local_attention
-from models.dit import DiT, DiTConfig
+from models.family import NetworkConfig, build_network
 from models.pack import Grid, PackLayout
-from models.stdit import ATTENTIONS, STDiT, STDiTConfig
+from models.stdit import ATTENTIONS, STDiTConfig
 from parallel.collectives import Channel
 from parallel.context import Comm, ContextAttention
 from parallel.layout import PackShare
@@ -38,13 +39,10 @@ PACKS = {
     "long and thin": Pack(((17, 1, 1),), (4,), (24.0,)),
 }
 
-Config = DiTConfig | STDiTConfig
 
-
-def network(config: Config, attention: object) -> nn.Module:
+def network(config: NetworkConfig, attention: Any) -> nn.Module:
     """Weights are random, also those that training starts from zero: zeros would hide errors."""
-    made = STDiT if isinstance(config, STDiTConfig) else DiT
-    model = made(config, token_dim=TOKEN_DIM, text_dim=TEXT_DIM, attention=attention)  # type: ignore
+    model = build_network(config, token_dim=TOKEN_DIM, text_dim=TEXT_DIM, attention=attention)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.double().parameters():
@@ -53,7 +51,7 @@ def network(config: Config, attention: object) -> nn.Module:
     return model
 
 
-def attentions(config: Config, groups, traffic: Traffic, comms: Sequence[Comm]) -> object:
+def attentions(config: NetworkConfig, groups, traffic: Traffic, comms: Sequence[Comm]) -> Any:
     """Of each layer, the next of `comms`; for an ST-DiT of each kind of sub-layer too."""
 
     def build(layer: str, comm: Comm) -> Attention:
@@ -106,7 +104,7 @@ class Comparison:
 
 
 def compare(
-    config: Config, pack: Pack, ulysses: int, ring: int, comms: Sequence[Comm]
+    config: NetworkConfig, pack: Pack, ulysses: int, ring: int, comms: Sequence[Comm]
 ) -> Comparison:
     """This rank's part of a network's step against the same in one process."""
     whole = PackLayout.build(pack.grids, pack.lens_text, torch.tensor(pack.fps))

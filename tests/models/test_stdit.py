@@ -6,14 +6,19 @@ import torch.nn.functional as F
 from einops import rearrange
 
 from common.errors import ConfigError
-from models.dit import CrossAttention, SelfAttention
 from models.initialize import initialize
 from models.layers import MLP
-from models.pack import PackLayout
+from models.multihead import CrossAttention, SelfAttention
 from models.stdit import STDiT, STDiTBlock, STDiTConfig
+from tests.models.packs import (
+    GRIDS,
+    TEXT_DIM,
+    TOKEN_DIM,
+    assert_packs_as_alone,
+    make_pack,
+    random_weights,
+)
 
-GRIDS = [(3, 2, 4), (1, 4, 2), (2, 2, 2)]
-LENS_TEXT = [3, 0, 5]
 ORDERS = {
     "all": ["spatial", "full", "cross", "temporal", "mlp"],
     "v3": ["spatial", "cross", "mlp", "temporal", "cross", "mlp"],
@@ -24,24 +29,9 @@ ORDERS = {
 
 def make_model(**overrides) -> STDiT:
     config = STDiTConfig(**{"hidden_size": 48, "num_layers": 2, "num_heads": 4, **overrides})
-    model = STDiT(config, token_dim=12, text_dim=16).double()
-    initialize(model, seed=1)
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # Away from the zero start, where nothing could be told apart.
-            if name.endswith(("modulation.weight", "modulation.bias", "project.weight", "null")):
-                noise = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
-                parameter.add_(noise * 0.3)
+    model = STDiT(config, token_dim=TOKEN_DIM, text_dim=TEXT_DIM).double()
+    random_weights(model)
     return model
-
-
-def make_pack():
-    generator = torch.Generator().manual_seed(0)
-    layout = PackLayout.build(GRIDS, LENS_TEXT, torch.tensor([24.0, 0.0, 12.0]))
-    x = torch.randn(layout.num_tokens, 12, dtype=torch.float64, generator=generator)
-    text = torch.randn(sum(LENS_TEXT), 16, dtype=torch.float64, generator=generator)
-    return x, torch.tensor([-0.5, 0.1, 0.7], dtype=torch.float64), text, layout
 
 
 def attend(q, k, v):
@@ -82,7 +72,9 @@ def turned(x, t, h, w, per_frame):
 def block_written_out(block: STDiTBlock, x, condition, text, grid, per_frame):
     """One block on one sample `[t, h, w, c]`: attention by axes of the grid."""
     t, h, w = grid
-    chunks = block.modulation(F.silu(condition)).chunk(3 * len(block.kinds))
+    modulation = dict(block.modulation.named_parameters())
+    chunks = F.silu(condition) @ modulation["dense.weight"].T + modulation["dense.bias"]
+    chunks = chunks.chunk(3 * len(block.kinds))
     for i, (kind, layer) in enumerate(zip(block.kinds, block.sublayers, strict=True)):
         shift, scale, gate = chunks[3 * i : 3 * i + 3]
         centred = x - x.mean(-1, keepdim=True)
@@ -97,7 +89,9 @@ def block_written_out(block: STDiTBlock, x, condition, text, grid, per_frame):
                 project(z).unflatten(-1, (4, -1))
                 for project, z in ((layer.q, y), (layer.k, source), (layer.v, source))
             )
-            q, k = rms(q) * layer.norm_q.weight, rms(k) * layer.norm_k.weight
+            norms = dict(layer.named_parameters())
+            q = rms(q) * norms["norm_q.weight"]
+            k = rms(k) * norms["norm_k.weight"]
             if kind == "cross":
                 y = attend(q.flatten(0, 2), k, v).view(t, h, w, 4, -1)
             else:
@@ -117,12 +111,12 @@ def block_written_out(block: STDiTBlock, x, condition, text, grid, per_frame):
 @pytest.mark.parametrize("zigzag", [False, True])
 @pytest.mark.parametrize("order", list(ORDERS))
 def test_blocks_are_their_formula_on_grids(order, zigzag):
-    model = make_model(sublayers=ORDERS[order], zigzag=zigzag, absolute_positions=False)
+    model = make_model(sublayers=ORDERS[order], zigzag=zigzag, absolute_positions="none")
     x, c_noise, text, layout = make_pack()
     out = model(x, c_noise, text, layout)
 
     texts = model.text(text, layout)
-    condition = model.condition(c_noise, texts, layout)
+    condition, _ = model.condition(c_noise, layout.fps, layout.text_mean(texts))
     lens_k = layout.cross_attention.lens_k
     parts = []
     for i, (sample, words) in enumerate(
@@ -148,16 +142,20 @@ def test_zigzag_trades_places_in_every_second_block():
     ]
 
 
-@pytest.mark.parametrize("zigzag", [False, True])
-def test_a_pack_is_its_samples_alone(zigzag):
-    model = make_model(zigzag=zigzag)
+@pytest.mark.parametrize(("zigzag", "rank"), [(False, 0), (True, 5)])
+def test_a_pack_is_its_samples_alone(zigzag, rank):
+    assert_packs_as_alone(make_model(zigzag=zigzag, adaln_rank=rank), *make_pack())
+
+
+def test_training_starts_from_the_identity():
+    model = STDiT(
+        STDiTConfig(hidden_size=48, num_layers=2, num_heads=4, adaln_rank=3),
+        token_dim=TOKEN_DIM,
+        text_dim=TEXT_DIM,
+    ).double()
+    initialize(model, seed=1)
     x, c_noise, text, layout = make_pack()
-    packed = model(x, c_noise, text, layout).split(layout.lens)
-    pieces, texts = x.split(layout.lens), text.split(LENS_TEXT)
-    for i, alone in enumerate(pieces):
-        one = PackLayout.build([GRIDS[i]], [LENS_TEXT[i]], layout.fps[i : i + 1])
-        out = model(alone, c_noise[i : i + 1], texts[i], one)
-        torch.testing.assert_close(packed[i], out, atol=1e-12, rtol=0)
+    assert torch.equal(model(x, c_noise, text, layout), torch.zeros_like(x))
 
 
 def test_what_each_kind_of_attention_sees():
