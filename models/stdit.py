@@ -167,6 +167,10 @@ class STDiTBlock(nn.Module):
         return x
 
 
+def _by_kind(attention: Attention | dict[str, Attention]) -> dict[str, Attention]:
+    return attention if isinstance(attention, dict) else dict.fromkeys(SUBLAYERS, attention)
+
+
 class STDiT(nn.Module):
     """Tokens of a pack to tokens of a pack, each sample under its own noise level.
 
@@ -200,9 +204,7 @@ class STDiT(nn.Module):
         # A dict keeps each block's name when a pipeline stage holds only some of them.
         self.blocks = nn.ModuleDict()
         for i, one in enumerate(per_layer):
-            if not isinstance(one, dict):
-                one = dict.fromkeys(SUBLAYERS, one)
-            self.blocks[str(i)] = STDiTBlock(config, i, one, linears)
+            self.blocks[str(i)] = STDiTBlock(config, i, _by_kind(one), linears)
         self.final = FinalLayer(h, token_dim, linears, config.adaln_rank)
 
     def forward(self, x: Tensor, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:

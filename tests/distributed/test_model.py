@@ -1,5 +1,7 @@
 """Gloo tier: a whole network over ranks against one process, outputs and all gradients."""
 
+from typing import Any
+
 import pytest
 
 from models.dit import DiTConfig
@@ -7,7 +9,7 @@ from models.moviegen import MovieGenConfig
 from parallel.context import Comm
 from tests.distributed.networks import PACKS, compare
 
-SHAPE = {"hidden_size": 48, "num_layers": 2, "num_heads": 4}
+SHAPE: dict[str, Any] = {"hidden_size": 48, "num_layers": 2, "num_heads": 4}
 CONFIG = DiTConfig(**SHAPE, mlp_ratio=2.0)
 
 
