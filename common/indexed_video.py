@@ -172,7 +172,7 @@ class IndexedVideo(VideoReader):
 
     def ycbcr(self, picture: VideoFrame, *, size: tuple[int, int] | None = None) -> np.ndarray:
         """`uint8 [H, W, 3]` of Y, Cb, Cr in full range by the file's own matrix, as displayed."""
-        turn = self._turn(picture)
+        turn = self.turn(picture)
         planes = self._scaled(picture, size, "yuv444p", turn).to_ndarray()
         # PyAV gives the planes one after another, or stacked, by version.
         height = planes.size // (3 * planes.shape[-1])
