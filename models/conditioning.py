@@ -67,15 +67,22 @@ class TextConditioning(nn.Module):
         self.null = nn.Parameter(torch.zeros(1, self.dim))
 
     def forward(self, text: Tensor, layout: PackLayout) -> Tensor:
-        if text.shape[0] != sum(layout.lens_text):
-            raise ValueError(
-                f"text holds {text.shape[0]} tokens, the layout says {sum(layout.lens_text)}"
-            )
-        tokens = self.norm(self.project(text))
-        if all(layout.lens_text):
-            return tokens
-        parts = tokens.split(list(layout.lens_text))
-        return torch.cat([part if len(part) else self.null.to(tokens.dtype) for part in parts])
+        return with_null(self.norm(self.project(text)), self.null, layout)
+
+
+def with_null(text: Tensor, null: Tensor, layout: PackLayout) -> Tensor:
+    """Puts `null [1, d]` where a sample of the packed `text [L, d]` has no token.
+
+    Raises `ValueError` for text of another length than the layout's.
+    """
+    if text.shape[0] != sum(layout.lens_text):
+        raise ValueError(
+            f"text holds {text.shape[0]} tokens, the layout says {sum(layout.lens_text)}"
+        )
+    if all(layout.lens_text):
+        return text
+    parts = text.split(list(layout.lens_text))
+    return torch.cat([part if len(part) else null.to(text.dtype) for part in parts])
 
 
 class ClassConditioning(nn.Module):

@@ -6,7 +6,8 @@ Peebles and Xie 2023 (DiT, AdaLN-zero); cross-attention, per-head QK-RMSNorm, Ad
 Legend: n samples, N tokens, L text tokens, h hidden size, p patch features.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from common.errors import ConfigError
 from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
 from models.conditioning import ClassConditioning, SampleConditioning, TextConditioning
-from models.layers import MLP, Linears, PlainLinears
+from models.flops import Widths
+from models.layers import MLP, Linears, PlainLinears, layer_norm
 from models.modulation import AdaLN, FinalLayer, gated, modulated
 from models.multihead import CrossAttention, HeadShape, SelfAttention
 from models.pack import PackLayout
@@ -73,38 +75,61 @@ class DiTConfig:
     def ffn_size(self) -> int:
         return int(self.hidden_size * self.mlp_ratio)
 
+    def widths(self, text_dim: int) -> Widths:
+        """For `models.flops.count_flops`."""
+        told_text = self.num_classes == 0
+        return Widths(
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            ffn_size=self.ffn_size,
+            kv_size=self.hidden_size,
+            mlp_matrices=2,
+            modulated=3 if told_text else 2,
+            adaln_rank=self.adaln_rank,
+            text_size=told_text * (self.hidden_size if self.project_text else text_dim),
+            projects_text=self.project_text,
+        )
+
 
 class DiTBlock(nn.Module):
     """Self-attention, cross-attention, MLP, each modulated and gated per sample (AdaLN-zero).
 
     Args:
-        dim_text: features of a text token; 0 leaves cross-attention out.
+        heads: of self-attention.
+        heads_cross: of cross-attention; None leaves it out.
+        adaln_rank: of the modulation, 0 for a dense one.
+        norm_mlp: the norm before the MLP.
     """
 
     def __init__(
-        self, config: DiTConfig, dim_text: int, attention: Attention, linears: Linears
+        self,
+        heads: HeadShape,
+        heads_cross: HeadShape | None,
+        mlp: nn.Module,
+        adaln_rank: int,
+        attention: Attention,
+        linears: Linears,
+        norm_mlp: Callable[[Tensor], Tensor] = layer_norm,
     ) -> None:
         super().__init__()
-        h = config.hidden_size
-        heads = HeadShape(dim=h, num_heads=config.num_heads)
         self.self_attention = SelfAttention(heads, attention, linears)
         self.cross_attention = None
-        if dim_text:
-            heads = HeadShape(dim=h, num_heads=config.num_heads, dim_kv=dim_text)
-            self.cross_attention = CrossAttention(heads, attention, linears)
-        self.mlp = MLP(h, config.ffn_size, linears)
-        self.modulation = AdaLN(h, 3 if dim_text else 2, config.adaln_rank, linears)
+        if heads_cross is not None:
+            self.cross_attention = CrossAttention(heads_cross, attention, linears)
+        self.mlp, self.norm_mlp = mlp, norm_mlp
+        parts = 2 if heads_cross is None else 3
+        self.modulation = AdaLN(heads.dim, parts, adaln_rank, linears)
 
     def forward(
         self,
         x: Tensor,
         condition: Tensor,
         shared: Tensor | None,
-        text: Tensor,
+        text: Tensor | None,
         layout: PackLayout,
-        rotary: Rotary,
+        rotary: Rotary | None,
     ) -> Tensor:
-        """`x [N, h]`, `condition [n, h]`, `shared [n, 3h]`, `text [L, dim_text]` to `[N, h]`."""
+        """`x [N, h]`, `condition [n, h]`, `shared [n, 3h]`, `text [L, d]` to `[N, h]`."""
         (shift, scale, gate), *rest = self.modulation(condition, shared)
         y = modulated(x, shift, scale, layout)
         x = gated(x, gate, self.self_attention(y, layout.self_attention, rotary), layout)
@@ -113,7 +138,8 @@ class DiTBlock(nn.Module):
             y = modulated(x, shift, scale, layout)
             x = gated(x, gate, self.cross_attention(y, text, layout.cross_attention), layout)
         ((shift, scale, gate),) = rest
-        return gated(x, gate, self.mlp(modulated(x, shift, scale, layout)), layout)
+        y = modulated(x, shift, scale, layout, self.norm_mlp)
+        return gated(x, gate, self.mlp(y), layout)
 
 
 class DiT(nn.Module):
@@ -156,13 +182,14 @@ class DiT(nn.Module):
         )
         if config.absolute_positions == "learned":
             self.learned_positions = LearnedPositions3D(config.max_grid, h)
+        heads = HeadShape(dim=h, num_heads=config.num_heads)
+        cross = replace(heads, dim_kv=dim_text) if dim_text else None
         # A dict keeps each block's name when a pipeline stage holds only some of them.
-        self.blocks = nn.ModuleDict(
-            {
-                str(i): DiTBlock(config, dim_text, per_layer[i], linears)
-                for i in range(config.num_layers)
-            }
-        )
+        self.blocks = nn.ModuleDict()
+        for i in range(config.num_layers):
+            mlp = MLP(h, config.ffn_size, linears)
+            block = DiTBlock(heads, cross, mlp, config.adaln_rank, per_layer[i], linears)
+            self.blocks[str(i)] = block
         self.final = FinalLayer(h, token_dim, linears, config.adaln_rank)
 
     def forward(self, x: Tensor, c_noise: Tensor, text: Tensor, layout: PackLayout) -> Tensor:

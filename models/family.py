@@ -1,5 +1,6 @@
 """The networks that can be chosen, by the `kind` of their configuration."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import nn
 
 from models.attention import Attention, local_attention
 from models.dit import DiT, DiTConfig
+from models.flops import Flops, count_flops
 from models.layers import Linears
 from models.moviegen import MovieGen, MovieGenConfig
 from models.stdit import STDiT, STDiTConfig
@@ -36,6 +38,24 @@ def config_from_json(raw: dict[str, Any]) -> NetworkConfig:
     is no such thing."""
     by_kind = {config.__dataclass_fields__["kind"].default: config for config in _NETWORKS}
     return by_kind[raw["kind"]](**raw)
+
+
+def network_flops(
+    config: NetworkConfig,
+    *,
+    lens: Sequence[int],
+    lens_text: Sequence[int],
+    token_dim: int,
+    text_dim: int,
+) -> Flops:
+    """Operations of a pack, see `models.flops`."""
+    return count_flops(
+        config.widths(text_dim),
+        lens=lens,
+        lens_text=lens_text,
+        token_dim=token_dim,
+        text_dim=text_dim,
+    )
 
 
 def num_parameters(config: NetworkConfig, *, token_dim: int, text_dim: int) -> int:

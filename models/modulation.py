@@ -57,6 +57,7 @@ class FinalLayer(nn.Module):
         token_dim: int,
         linears: Linears,
         rank: int = 0,
+        bias: bool = True,
         norm: Callable[[Tensor], Tensor] = layer_norm,
     ) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class FinalLayer(nn.Module):
             )
         else:
             self.modulation = linears.replicated(hidden_size, 2 * hidden_size, bias=True)
-        self.project = linears.replicated(hidden_size, token_dim, bias=True)
+        self.project = linears.replicated(hidden_size, token_dim, bias=bias)
 
     def forward(
         self, x: Tensor, condition: Tensor, layout: PackLayout, shared: Tensor | None = None

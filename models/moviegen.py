@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_sizes
 from models.conditioning import SampleConditioning, TextConditioning
+from models.flops import Widths
 from models.layers import Linears, PlainLinears, RMSNorm, SwiGLU, rms_norm
 from models.modulation import AdaLN, FinalLayer, gated, modulated
 from models.multihead import CrossAttention, HeadShape, SelfAttention
@@ -54,6 +55,20 @@ class MovieGenConfig:
     @property
     def patch_size(self) -> Patch:
         return patch_of(self.patch)
+
+    def widths(self, text_dim: int) -> Widths:
+        """For `models.flops.count_flops`."""
+        return Widths(
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            ffn_size=self.ffn_size,
+            kv_size=self.heads(text_dim).width_kv,
+            mlp_matrices=3,
+            modulated=2,
+            adaln_rank=0,
+            text_size=text_dim,
+            projects_text=False,
+        )
 
     def heads(self, dim_kv: int | None) -> HeadShape:
         """Raises `ConfigError` where key heads do not divide the heads."""

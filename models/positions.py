@@ -31,8 +31,6 @@ class RotaryPositions3D(nn.Module):
             in Cosmos).
     """
 
-    frequencies: Tensor
-
     def __init__(
         self,
         head_dim: int,
@@ -51,8 +49,10 @@ class RotaryPositions3D(nn.Module):
         for size, ratio in zip(sizes, extrapolation, strict=True):
             # An axis of one frequency has none to slow: its only one is the fastest.
             slower = theta * ratio ** (size / (size - 2)) if size > 2 else theta
-            frequencies.append(slower ** -(torch.arange(0, size, 2, dtype=torch.float64) / size))
-        self.register_buffer("frequencies", torch.cat(frequencies), persistent=False)
+            steps = torch.arange(0, size, 2, dtype=torch.float64, device="cpu")
+            frequencies.append(slower ** -(steps / size))
+        # No buffer: a network that is cast to a narrower type keeps its positions exact.
+        self.frequencies = torch.cat(frequencies)
 
     def forward(self, layout: PackLayout, dtype: torch.dtype) -> Rotary:
         position = layout.coordinates.double()

@@ -3,10 +3,22 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from models.attention import Layout, Packed
 from models.dit import DiTConfig
-from models.family import NetworkConfig, config_from_json, num_parameters
+from models.family import (
+    NetworkConfig,
+    build_network,
+    config_from_json,
+    network_flops,
+    num_parameters,
+)
+from models.moviegen import MovieGenConfig
+from tests.models.packs import make_pack
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
 TOKEN_DIM = 64
@@ -33,6 +45,59 @@ def shipped(name: str) -> NetworkConfig:
 def test_sizes_are_the_published_ones(name, billions):
     found = num_parameters(shipped(name), token_dim=TOKEN_DIM, text_dim=TEXT_DIM)
     assert found / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+# Operations per token of training, from the published TFLOPS per GPU over tokens per second and GPU
+# (blog, table 1: 457 / 8969, 414 / 2933, 435 / 2392, 411 / 994).
+@pytest.mark.parametrize(
+    ("name", "seq_len", "gigaflops"),
+    [
+        ("dit_7b", 8192, 50.95),
+        ("dit_7b", 73_728, 141.15),
+        ("dit_28b", 8192, 181.86),
+        ("dit_28b", 73_728, 413.48),
+    ],
+)
+def test_operations_are_the_published_ones(name, seq_len, gigaflops):
+    flops = network_flops(
+        shipped(name), lens=[seq_len], lens_text=[512], token_dim=TOKEN_DIM, text_dim=TEXT_DIM
+    )
+    assert flops.training_per_token / 1e9 == pytest.approx(gigaflops, rel=0.012)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Attention in products that torch's counter sees."""
+    assert isinstance(layout, Packed)
+    groups = q.shape[1] // k.shape[1]
+    out = []
+    lens = zip(q.split(layout.lens_q), k.split(layout.lens_k), v.split(layout.lens_k), strict=True)
+    for a, b, c in lens:
+        b, c = (x.repeat_interleave(groups, dim=1).transpose(0, 1) for x in (b, c))
+        out.append(((a.transpose(0, 1) @ b.transpose(1, 2)).softmax(-1) @ c).transpose(0, 1))
+    return torch.cat(out)
+
+
+SMALL = [
+    DiTConfig(hidden_size=48, num_layers=2, num_heads=4),
+    DiTConfig(hidden_size=48, num_layers=2, num_heads=4, project_text=False, adaln_rank=5),
+    DiTConfig(hidden_size=48, num_layers=3, num_heads=4, num_classes=7),
+    MovieGenConfig(hidden_size=48, num_layers=2, num_heads=6, num_kv_heads=2, ffn_size=40),
+]
+
+
+@pytest.mark.parametrize("config", SMALL)
+def test_operations_are_those_that_torch_counts(config):
+    x, c_noise, text, layout = make_pack(dtype=torch.float32)
+    if isinstance(config, DiTConfig) and config.num_classes:
+        text = torch.tensor([0, 1, 2])
+    model = build_network(config, token_dim=12, text_dim=16, attention=eager)
+    with FlopCounterMode(display=False) as counter:
+        model(x, c_noise, text, layout)
+    flops = network_flops(
+        config, lens=layout.lens, lens_text=layout.lens_text, token_dim=12, text_dim=16
+    )
+    assert flops.forward == counter.get_total_flops()
+    assert flops.training_per_token == 3 * flops.forward / layout.num_tokens
 
 
 def test_a_description_makes_the_same_network_again():

@@ -1,0 +1,1 @@
+"""Weights of other projects' files, in and out, exactly."""
