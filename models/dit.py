@@ -80,14 +80,16 @@ class DiTConfig:
         told_text = self.num_classes == 0
         return Widths(
             hidden_size=self.hidden_size,
-            num_layers=self.num_layers,
             ffn_size=self.ffn_size,
-            kv_size=self.hidden_size,
             mlp_matrices=2,
-            modulated=3 if told_text else 2,
-            adaln_rank=self.adaln_rank,
+            kv_size=self.hidden_size,
             text_size=told_text * (self.hidden_size if self.project_text else text_dim),
-            projects_text=self.project_text,
+            projects_text=told_text and self.project_text,
+            adaln_rank=self.adaln_rank,
+            modulated=(2 + told_text) * self.num_layers,
+            full=self.num_layers,
+            cross=told_text * self.num_layers,
+            mlp=self.num_layers,
         )
 
 

@@ -11,6 +11,7 @@ from models.dit import DiT, DiTConfig
 from models.flops import Flops, count_flops
 from models.layers import Linears
 from models.moviegen import MovieGen, MovieGenConfig
+from models.pack import Grid
 from models.stdit import STDiT, STDiTConfig
 
 NetworkConfig = DiTConfig | MovieGenConfig | STDiTConfig
@@ -43,7 +44,7 @@ def config_from_json(raw: dict[str, Any]) -> NetworkConfig:
 def network_flops(
     config: NetworkConfig,
     *,
-    lens: Sequence[int],
+    grids: Sequence[Grid],
     lens_text: Sequence[int],
     token_dim: int,
     text_dim: int,
@@ -51,7 +52,7 @@ def network_flops(
     """Operations of a pack, see `models.flops`."""
     return count_flops(
         config.widths(text_dim),
-        lens=lens,
+        grids=grids,
         lens_text=lens_text,
         token_dim=token_dim,
         text_dim=text_dim,

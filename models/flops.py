@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.conditioning import SCALAR_FEATURES
+from models.pack import Grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,47 +58,63 @@ class Widths:
     """What of a network's shape decides its operations."""
 
     hidden_size: int
-    num_layers: int
     ffn_size: int
+    mlp_matrices: int
     kv_size: int
     """Features of all keys of a token."""
-    mlp_matrices: int
-    modulated: int
-    """Sub-blocks of a block that are modulated."""
-    adaln_rank: int
     text_size: int
-    """Features of the text tokens that keys and values are made of; 0: no cross-attention."""
+    """Features of the text tokens that keys and values are made of; 0: told no text."""
     projects_text: bool
     """Whether text is brought to `text_size` first."""
+    adaln_rank: int
+    modulated: int
+    """Sub-layers of all blocks that are modulated."""
+    full: int = 0
+    """Sub-layers of all blocks, by kind: self-attention of all tokens of a sample,"""
+    spatial: int = 0
+    """of a frame,"""
+    temporal: int = 0
+    """and of a place through all frames;"""
+    cross: int = 0
+    """attention to text;"""
+    mlp: int = 0
+    """MLPs."""
 
 
 def count_flops(
     widths: Widths,
     *,
-    lens: Sequence[int],
+    grids: Sequence[Grid],
     lens_text: Sequence[int],
     token_dim: int,
     text_dim: int,
 ) -> Flops:
-    """Operations of a pack of samples of `lens` video tokens and `lens_text` text tokens."""
-    h, layers, rank, d = widths.hidden_size, widths.num_layers, widths.adaln_rank, widths.text_size
+    """Operations of a pack of samples of `grids` patches (t, h, w) and `lens_text` text tokens."""
+    h, rank, d = widths.hidden_size, widths.adaln_rank, widths.text_size
+    lens = [frames * height * width for frames, height, width in grids]
     n, num_tokens = len(lens), sum(lens)
-    per_block, cross_pairs, projected = (2 * h * h + 2 * h * widths.kv_size) * num_tokens, 0, 0
-    if d:
-        # A sample without text has one null token.
-        texts = [max(m, 1) for m in lens_text]
-        per_block += 2 * h * h * num_tokens + 2 * d * widths.kv_size * sum(texts)
-        cross_pairs = sum(s * m for s, m in zip(lens, texts, strict=True))
-        projected = text_dim * d * sum(lens_text) if widths.projects_text else 0
+    pairs = (
+        widths.full * sum(s * s for s in lens)
+        + widths.spatial * sum(s * s // t for s, (t, _, _) in zip(lens, grids, strict=True))
+        + widths.temporal * sum(s * t for s, (t, _, _) in zip(lens, grids, strict=True))
+    )
+    # A sample without text has one null token.
+    texts = [max(m, 1) for m in lens_text]
+    attentions = widths.full + widths.spatial + widths.temporal
+    projections = attentions * (2 * h * h + 2 * h * widths.kv_size) * num_tokens
+    projections += widths.cross * 2 * (h * h * num_tokens + d * widths.kv_size * sum(texts))
+    if widths.projects_text:
+        projections += text_dim * d * sum(lens_text)
     modulation = widths.modulated * (4 * rank * h if rank else 3 * h * h)
     vectors = (2 * SCALAR_FEATURES + h + (d or h) + (3 * h if rank else 0)) * h
     final = 3 * rank * h if rank else 2 * h * h
+    cross_pairs = sum(s * m for s, m in zip(lens, texts, strict=True))
     return Flops(
-        projections=2.0 * (layers * per_block + projected),
-        self_attention=4.0 * layers * h * sum(s * s for s in lens),
-        cross_attention=4.0 * layers * h * cross_pairs,
-        mlp=2.0 * layers * widths.mlp_matrices * h * widths.ffn_size * num_tokens,
-        conditioning=2.0 * n * (layers * modulation + vectors + final),
+        projections=2.0 * projections,
+        self_attention=4.0 * h * pairs,
+        cross_attention=4.0 * widths.cross * h * cross_pairs,
+        mlp=2.0 * widths.mlp * widths.mlp_matrices * h * widths.ffn_size * num_tokens,
+        conditioning=2.0 * n * (modulation + vectors + final),
         ends=2.0 * 2 * token_dim * h * num_tokens,
         num_tokens=num_tokens,
     )

@@ -60,14 +60,16 @@ class MovieGenConfig:
         """For `models.flops.count_flops`."""
         return Widths(
             hidden_size=self.hidden_size,
-            num_layers=self.num_layers,
             ffn_size=self.ffn_size,
-            kv_size=self.heads(text_dim).width_kv,
             mlp_matrices=3,
-            modulated=2,
-            adaln_rank=0,
+            kv_size=self.heads(text_dim).width_kv,
             text_size=text_dim,
             projects_text=False,
+            adaln_rank=0,
+            modulated=2 * self.num_layers,
+            full=self.num_layers,
+            cross=self.num_layers,
+            mlp=self.num_layers,
         )
 
     def heads(self, dim_kv: int | None) -> HeadShape:

@@ -21,6 +21,7 @@ from common.errors import ConfigError
 from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
 from models.conditioning import SampleConditioning, TextConditioning
+from models.flops import Widths
 from models.layers import MLP, Linears, PlainLinears
 from models.modulation import AdaLN, FinalLayer, gated, modulated
 from models.multihead import CrossAttention, HeadShape, SelfAttention
@@ -81,6 +82,21 @@ class STDiTConfig:
     @property
     def patch_size(self) -> Patch:
         return patch_of(self.patch)
+
+    def widths(self, text_dim: int) -> Widths:
+        """For `models.flops.count_flops`."""
+        sublayers = self.of_network()
+        return Widths(
+            hidden_size=self.hidden_size,
+            ffn_size=int(self.hidden_size * self.mlp_ratio),
+            mlp_matrices=2,
+            kv_size=self.hidden_size,
+            text_size=self.hidden_size,
+            projects_text=True,
+            adaln_rank=self.adaln_rank,
+            modulated=len(sublayers),
+            **{kind: sublayers.count(kind) for kind in SUBLAYERS},
+        )
 
     def of_block(self, index: int) -> list[str]:
         """The sub-layers of block `index`."""

@@ -18,6 +18,7 @@ from models.family import (
     num_parameters,
 )
 from models.moviegen import MovieGenConfig
+from models.stdit import STDiTConfig
 from tests.models.packs import make_pack
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
@@ -50,17 +51,17 @@ def test_sizes_are_the_published_ones(name, billions):
 # Operations per token of training, from the published TFLOPS per GPU over tokens per second and GPU
 # (blog, table 1: 457 / 8969, 414 / 2933, 435 / 2392, 411 / 994).
 @pytest.mark.parametrize(
-    ("name", "seq_len", "gigaflops"),
+    ("name", "grid", "gigaflops"),
     [
-        ("dit_7b", 8192, 50.95),
-        ("dit_7b", 73_728, 141.15),
-        ("dit_28b", 8192, 181.86),
-        ("dit_28b", 73_728, 413.48),
+        ("dit_7b", (32, 16, 16), 50.95),
+        ("dit_7b", (32, 48, 48), 141.15),
+        ("dit_28b", (32, 16, 16), 181.86),
+        ("dit_28b", (32, 48, 48), 413.48),
     ],
 )
-def test_operations_are_the_published_ones(name, seq_len, gigaflops):
+def test_operations_are_the_published_ones(name, grid, gigaflops):
     flops = network_flops(
-        shipped(name), lens=[seq_len], lens_text=[512], token_dim=TOKEN_DIM, text_dim=TEXT_DIM
+        shipped(name), grids=[grid], lens_text=[512], token_dim=TOKEN_DIM, text_dim=TEXT_DIM
     )
     assert flops.training_per_token / 1e9 == pytest.approx(gigaflops, rel=0.012)
 
@@ -81,6 +82,10 @@ SMALL = [
     DiTConfig(hidden_size=48, num_layers=2, num_heads=4),
     DiTConfig(hidden_size=48, num_layers=2, num_heads=4, project_text=False, adaln_rank=5),
     DiTConfig(hidden_size=48, num_layers=3, num_heads=4, num_classes=7),
+    STDiTConfig(hidden_size=48, num_layers=2, num_heads=4, adaln_rank=3),
+    STDiTConfig(
+        hidden_size=48, num_layers=3, num_heads=4, zigzag=True, sublayers=["spatial", "mlp"]
+    ),
     MovieGenConfig(hidden_size=48, num_layers=2, num_heads=6, num_kv_heads=2, ffn_size=40),
 ]
 
@@ -94,7 +99,7 @@ def test_operations_are_those_that_torch_counts(config):
     with FlopCounterMode(display=False) as counter:
         model(x, c_noise, text, layout)
     flops = network_flops(
-        config, lens=layout.lens, lens_text=layout.lens_text, token_dim=12, text_dim=16
+        config, grids=layout.grids, lens_text=layout.lens_text, token_dim=12, text_dim=16
     )
     assert flops.forward == counter.get_total_flops()
     assert flops.training_per_token == 3 * flops.forward / layout.num_tokens
