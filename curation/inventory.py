@@ -1,7 +1,7 @@
 """The sources of a curated folder: under which names their bytes lie, and what is said of them."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from common.errors import MediaError
 from curation.captions import Captions
 from curation.ledger import KnownSource, Ledger
 from curation.sources import SourceFile, state_of
+from curation.stage import Failure
 from curation.stages.ingest import Ingest
 
 
@@ -117,3 +118,18 @@ class Inventory:
         self._ledger.remember_file(
             file.path, file.state.num_bytes, file.state.modified_ns, file.content_id
         )
+
+
+def in_order(
+    files: Sequence[SourceFile], results: Iterable[SourceFile | Failure]
+) -> Iterator[tuple[SourceFile, SourceFile | Failure]]:
+    """One result for each file, in the order of the files, however they come."""
+    early: dict[str, SourceFile | Failure] = {}
+    waiting = iter(files)
+    file = next(waiting, None)
+    for result in results:
+        early[result.label] = result
+        while file is not None and file.label in early:
+            yield file, early.pop(file.label)
+            file = next(waiting, None)
+    assert file is None, f"nothing came back of {file.label}"

@@ -251,6 +251,7 @@ class Collected:
                 "detail": failure.detail,
                 "seconds": seconds,
                 "path": source.path,
+                **({"traceback": failure.traceback} if failure.traceback else {}),
             }
         )
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from curation.folder import (
     remember_settings,
     sweep,
 )
-from curation.inventory import Inventory
+from curation.inventory import Inventory, in_order
 from curation.ledger import KnownSource, Ledger
 from curation.machine import writing_to
 from curation.memory import Work
-from curation.pipeline import Executor
+from curation.pipeline import Executor, Graph
 from curation.progress import progress_on
 from curation.report import write_report
 from curation.results import Collected, collect
@@ -196,40 +196,57 @@ class _Run:
                 lasting=False,
             )
             self._unread.append((failure, refusal.path))
+        files = input_.files
+        results = self._executor.run(
+            Graph.chain([self._ingest]),
+            map(self._inventory.known, files),
+            self._work.memory,
+            total=len(files),
+        )
         with progress_on(self._console) as progress:
-            for file in progress.track(input_.files, description="read"):
-                for result in self._executor.run(
-                    [self._ingest], [self._inventory.known(file)], self._work.memory
-                ):
-                    if isinstance(result, Failure):
-                        self._unread.append((result, file.path))
-                    else:
-                        self._inventory.remember(result, book.of(file.source))
+            task = progress.add_task("read", total=len(files))
+            for file, result in in_order(files, results):
+                if isinstance(result, Failure):
+                    self._unread.append((result, file.path))
+                else:
+                    self._inventory.remember(result, book.of(file.source))
+                progress.advance(task)
         self._inventory.settle(folder, {path for _, path in self._unread}, sharded)
 
     def _score(self) -> dict[str, Analysis]:
         analyses: dict[str, Analysis] = {}
         sources = [s for s in self._ledger.sources() if not s.duplicate]
         with progress_on(self._console) as progress:
-            for source in progress.track(sources, description="score"):
-                result = self._analysed(source)
+            task = progress.add_task("score", total=len(sources))
+
+            def keep(result: Analysis | Failure) -> None:
                 if isinstance(result, Failure):
                     self._failures.append(result)
                 else:
                     analyses[result.video_id] = result
+                progress.advance(task)
+
+            items = self._to_analyse(sources, keep)
+            graph = Graph.chain([self._analyse])
+            for result in self._executor.run(graph, items, self._work.memory, total=len(sources)):
+                keep(result)
         return analyses
 
-    def _analysed(self, source: KnownSource) -> Analysis | Failure:
-        item = SourceFile(source=source.source, path=source.path, content_id=source.video_id)
-        known = self._work.memory.recall(self._analyse, item)
-        if known is None:
+    def _to_analyse(
+        self, sources: Sequence[KnownSource], keep: Callable[[Analysis | Failure], None]
+    ) -> Iterator[SourceFile]:
+        """What is not known yet; the rest is kept at once."""
+        for source in sources:
+            item = SourceFile(source=source.source, path=source.path, content_id=source.video_id)
+            known = self._work.memory.recall(self._analyse, item)
+            if known is not None:
+                (result,) = known
+                keep(result)
+                continue
             try:
-                item = self._inventory.locate(source)
+                yield self._inventory.locate(source)
             except MediaError as error:
-                return failure_of(item, self._analyse.name, 1, error)
-            known = list(self._executor.run([self._analyse], [item], self._work.memory))
-        (result,) = known
-        return result
+                keep(failure_of(item, self._analyse.name, 1, error))
 
     def _decide(
         self, found: Collected, manifest: Manifest, sharded: Mapping[str, ShardedClip]

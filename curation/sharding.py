@@ -11,7 +11,7 @@ from common.storage import atomic_folder
 from curation.config import CurateConfig
 from curation.inventory import Inventory
 from curation.memory import Work
-from curation.pipeline import Executor
+from curation.pipeline import Executor, Graph
 from curation.progress import progress_on
 from curation.results import Collected
 from curation.shard import Packer, ShardedClip, bucket_of
@@ -145,7 +145,10 @@ class Sharder:
     def _results(self, found: Collected, todo: Sequence[ClipOrder]) -> Iterator[EncodedClip | str]:
         lost: list[tuple[str, Failure]] = []
         items = self._sources_of(todo, found, lambda *failed: lost.append(failed))
-        for result in self._executor.run([self.transcode], items, self._work.memory):
+        graph = Graph.chain([self.transcode])
+        for result in self._executor.run(
+            graph, items, self._work.memory, total=len({order.content_id for order in todo})
+        ):
             if isinstance(result, EncodedClip):
                 yield result
             elif result.span:

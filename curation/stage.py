@@ -8,6 +8,7 @@ stage runs in this process or on a far worker.
 
 import hashlib
 import json
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,8 @@ class Resources:
 
     cpus: float = 1.0
     gpus: float = 0.0
+    min_gpus: float | None = None
+    """The least share of a GPU that a worker can live on, in proportion slower; None is `gpus`."""
     memory_bytes: int = 0
     custom: Mapping[str, float] = field(default_factory=dict)
     """Anything else that is counted, such as `{"nvdec": 1}`."""
@@ -69,6 +72,8 @@ class Failure:
     """True where the item itself is at fault, so that trying again is pointless."""
     seconds: float = 0.0
     """Footage lost by it, where that is known."""
+    traceback: str = ""
+    """Where the code failed, for what is neither the item's fault nor a time-out."""
 
 
 In = TypeVar("In", bound=Item)
@@ -93,6 +98,9 @@ class Stage(ABC, Generic[In, Out]):
     timeout_s: float | None = None
     """Per item; None is no limit."""
     retries: int = 1
+    setup_s: float = 0.0
+    """About how long `setup` takes. Pools of other sizes must be worth it; until the stages are
+    measured, the longest is taken for the heaviest."""
 
     @abstractmethod
     def params(self) -> dict[str, Any]:
@@ -117,12 +125,14 @@ class Stage(ABC, Generic[In, Out]):
 
 def failure_of(item: Item, stage: str, attempts: int, error: Exception) -> Failure:
     """An exception as a record; `MediaError`s are lasting but for those in `NOT_LASTING`."""
+    where = ""
     if isinstance(error, MediaError):
         reason, detail, lasting = error.reason, error.detail, error.reason not in NOT_LASTING
     elif isinstance(error, TimeoutError):
         reason, detail, lasting = "timeout", str(error) or "took too long", False
     else:
         reason, detail, lasting = "error", f"{type(error).__name__}: {error}", False
+        where = "".join(traceback.format_exception(error))
     return Failure(
         content_id=item.content_id,
         span=item.span,
@@ -133,6 +143,7 @@ def failure_of(item: Item, stage: str, attempts: int, error: Exception) -> Failu
         detail=detail,
         lasting=lasting,
         seconds=float(getattr(error, "seconds", 0.0)),
+        traceback=where,
     )
 
 

@@ -4,16 +4,13 @@ Decoder and encoder threads use the other cores meanwhile.
 """
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
-from common.errors import VfmError
-from curation.pipeline import Memory
-from curation.stage import Failure, Item, Stage, failure_of
+from curation.executors.attempt import attempt
+from curation.pipeline import Graph, Memory, Step, takers
+from curation.stage import Failure, Item, Stage
 
 
 class LocalExecutor:
@@ -23,23 +20,29 @@ class LocalExecutor:
     """
 
     def run(
-        self, stages: Sequence[Stage[Any, Any]], items: Iterable[Item], memory: Memory
+        self,
+        graph: Graph,
+        items: Iterable[Item],
+        memory: Memory,
+        *,
+        total: int | None = None,
     ) -> Iterator[Any | Failure]:
         with contextlib.ExitStack() as stack:
-            for stage in stages:
-                stage.setup()
-                stack.callback(stage.teardown)
+            for step in graph.steps.values():
+                step.stage.setup()
+                stack.callback(step.stage.teardown)
             for item in items:
-                yield from self._through(stages, item, memory)
+                yield from self._onward(graph, graph.first, item, memory)
 
-    def _through(
-        self, stages: Sequence[Stage[Any, Any]], item: Any, memory: Memory
+    def _onward(
+        self, graph: Graph, followers: Sequence[Step], item: Any, memory: Memory
     ) -> Iterator[Any | Failure]:
-        if not stages or isinstance(item, Failure):
+        names = () if isinstance(item, Failure) else takers(followers, item)
+        if not names:
             yield item
-            return
-        for result in self._results(stages[0], item, memory):
-            yield from self._through(stages[1:], result, memory)
+        for name in names:
+            for result in self._results(graph.steps[name].stage, item, memory):
+                yield from self._onward(graph, graph.followers[name], result, memory)
 
     def _results(self, stage: Stage[Any, Any], item: Item, memory: Memory) -> Sequence[Any]:
         known = memory.recall(stage, item)
@@ -49,37 +52,3 @@ class LocalExecutor:
         results = attempt(stage, item)
         memory.record(stage, item, results, time.perf_counter() - began)
         return results
-
-
-def attempt(stage: Stage[Any, Any], item: Item) -> Sequence[Any]:
-    """One item through one stage, with retries; a failure is a result like others."""
-    for number in range(1, stage.retries + 2):
-        try:
-            with _deadline(stage, item):
-                return stage.process(item)
-        except VfmError:
-            raise
-        except Exception as error:
-            failure = failure_of(item, stage.name, number, error)
-            if failure.lasting or number > stage.retries:
-                return [failure]
-    raise AssertionError("unreachable")
-
-
-@contextlib.contextmanager
-def _deadline(stage: Stage[Any, Any], item: Item) -> Iterator[None]:
-    """Raises `TimeoutError` in the main thread once the stage's time is over."""
-    if stage.timeout_s is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"{stage.name} of {item.label} took over {stage.timeout_s} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, stage.timeout_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -11,7 +11,7 @@ import pytest
 from common.errors import MediaError, VfmError
 from curation.config import CurateConfig
 from curation.executors.local import LocalExecutor
-from curation.pipeline import Memory
+from curation.pipeline import Graph, Memory
 from curation.stage import Failure, Item, Stage
 from curation.stages.analyse import Analyse
 from curation.stages.ingest import Ingest
@@ -93,7 +93,7 @@ class Notes:
 
 def _run(stages: Sequence[Stage[Any, Any]], *values: int, notes: Notes | None = None) -> list[Any]:
     items = [Number(value=value) for value in values]
-    return list(LocalExecutor().run(stages, items, (notes or Notes()).memory))
+    return list(LocalExecutor().run(Graph.chain(stages), items, (notes or Notes()).memory))
 
 
 def test_items_fan_out_and_fail_alone() -> None:
@@ -133,7 +133,9 @@ def test_what_may_pass_is_tried_again_and_what_cannot_ends_the_run() -> None:
 
 
 def test_failures_pass_the_later_stages_by() -> None:
-    results = _run([Twice(), Twice()], 1, 3)
+    again = Twice()
+    again.name = "again"
+    results = _run([Twice(), again], 1, 3)
     assert [r.value for r in results if isinstance(r, Number)] == [100, 101, 110, 111]
     assert [r.label for r in results if isinstance(r, Failure)] == ["3"]
 

@@ -5,7 +5,7 @@ One process, no network, no GPU; footage is made here.
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ import pytest
 from common.errors import ConfigError
 from curation.config import BlurConfig, CurateConfig, MotionConfig, ShotsConfig, TranscodeConfig
 from curation.executors.local import LocalExecutor
-from curation.pipeline import Memory
+from curation.pipeline import Graph, Memory
 from curation.run import CurateResult, curate
 from curation.shard import read_sharded
 from curation.sources import video_id_of
-from curation.stage import Failure, Item, Stage
+from curation.stage import Failure, Item
 from tests.curation import footage
 
 NOTHING_MOVES = MotionConfig(min=50.0)
@@ -139,11 +139,18 @@ class Meddling(LocalExecutor):
         self._stage, self._path, self._data = stage, path, data
 
     def run(
-        self, stages: Sequence[Stage[Any, Any]], items: Iterable[Item], memory: Memory
+        self,
+        graph: Graph,
+        items: Iterable[Item],
+        memory: Memory,
+        *,
+        total: int | None = None,
     ) -> Iterator[Any | Failure]:
-        if stages[0].name == self._stage:
+        if graph.order[0] == self._stage:
+            if self._stage == "analyse":
+                items = list(items)  # located before they are another's
             self._path.write_bytes(self._data)
-        yield from super().run(stages, items, memory)
+        yield from super().run(graph, items, memory, total=total)
 
 
 @pytest.mark.parametrize(("stage", "reason"), [("analyse", "changed"), ("transcode", "missing")])

@@ -1,0 +1,482 @@
+"""The loop that keeps a graph of stages running: it moves references, sizes pools, and loses
+nothing when workers do."""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import VfmError
+from curation.engine.cluster import (
+    Cluster,
+    Done,
+    Event,
+    InputLost,
+    Key,
+    Made,
+    Outcome,
+    PayloadLost,
+    Ready,
+    Refused,
+    SetupFailed,
+    WorkerLost,
+)
+from curation.engine.pool import Call, Pool, Token, Worker
+from curation.engine.resize import Plan, plan
+from curation.engine.sight import Sight
+from curation.pipeline import Graph, Memory, Step, takers
+from curation.stage import Failure, Item
+
+_UNKNOWN_LEFT = 10_000
+"""Items taken to be left of an input of unknown length."""
+_MAX_DEATHS = 3
+"""Workers that may die on an item before it is set aside."""
+_MAX_SETUP_FAILURES = 3
+_GRACE_S = 10.0
+"""Beyond its time-out, for a worker that does not stop by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How often pools are sized."""
+
+    early_s: float = 3.0
+    """Until every step is measured."""
+    steady_s: float = 15.0
+    headroom: float = 1.25
+    """How much faster than needed steps without GPUs may be, where processors are spare."""
+    store_share: float = 0.5
+    """Of the object store, what waiting results may fill."""
+
+
+class Orchestrator:
+    """One run of a graph on a cluster.
+
+    Args:
+        total: how many items the input has, where that is known.
+        priors: seconds per item of stages measured before.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        memory: Memory,
+        *,
+        total: int | None = None,
+        priors: Mapping[str, float] | None = None,
+        pace: Pace | None = None,
+        sight: Sight | None = None,
+    ) -> None:
+        self._graph = graph
+        self._cluster = cluster
+        self._memory = memory
+        self._total = total
+        self._priors = priors or {}
+        self._pace = pace or Pace()
+        self.sight = sight or Sight()
+        self.pools = {name: Pool(graph.steps[name]) for name in graph.order}
+        self._of_worker: dict[int, str] = {}
+        self._numbers = itertools.count(1)
+        self._out: deque[Any] = deque()
+        self._num_admitted = 0
+        self._exhausted = False
+        self._began_s = cluster.now()
+        self._next_size_s = self._began_s
+        self._next_sample_s = self._began_s
+        self._measured: set[str] = set()
+        self._finished: set[str] = set()
+        self._nodes: Sequence[Any] = ()
+
+    def run(self, items: Iterable[Item]) -> Generator[Any | Failure, None, None]:
+        """Yields results and failures as they come."""
+        waiting = iter(items)
+        try:
+            while True:
+                self._admit(waiting)
+                self._retire_finished()
+                while self._out:
+                    yield self._out.popleft()
+                if self._exhausted and len(self._finished) == len(self.pools):
+                    break
+                self._size()
+                self._dispatch()
+                self._sample()
+                for event in self._cluster.poll(self._patience()):
+                    self._hear(event)
+            self._sample(last=True)
+        finally:
+            for worker_id in list(self._of_worker):
+                self._let_go(worker_id, kill=True)
+
+    # ---- items
+
+    def _admit(self, waiting: Iterator[Item]) -> None:
+        while not self._exhausted:
+            if any(
+                len(self.pools[s.name].queue) >= self.pools[s.name].queue_limit()
+                for s in self._graph.first
+            ):
+                return
+            item = next(waiting, None)
+            if item is None:
+                self._exhausted = True
+                return
+            self._num_admitted += 1
+            key = Key(content_id=item.content_id, span=item.span, label=item.label)
+            token = Token(key=key, payload=item, num_bytes=0, origin=item)
+            self._route(token, takers(self._graph.first, item))
+
+    def _route(self, token: Token, names: Sequence[str]) -> None:
+        """Gives an item to the steps that take it; what none takes is a result."""
+        if token.wanted:
+            names = tuple(n for n in names if n == token.wanted[0][0])
+        if not names:
+            try:
+                self._out.append(self._cluster.value(token.payload))
+            except PayloadLost:
+                self._make_again(token, "")
+            return
+        for name in names:
+            self._enter(dataclasses.replace(token), name)
+
+    def _enter(self, token: Token, name: str) -> None:
+        """Queues an item for a step, or passes on what is remembered of it."""
+        pool = self.pools[name]
+        known = self._memory.recall(pool.step.stage, token.key)
+        if known is None:
+            pool.queue.append(token)
+            self._finished.discard(name)
+            return
+        made = [_made(self._graph.followers[name], result) for result in known]
+        self._pass_on(token, pool, made)
+
+    def _pass_on(self, token: Token, pool: Pool, results: Sequence[Made | Failure]) -> None:
+        taken: Counter[str] = Counter()
+        wanted = token.wanted[1:] if token.wanted else ()
+        for result in results:
+            if isinstance(result, Failure):
+                pool.num_failed += 1
+                self._out.append(result)
+                continue
+            taken.update(result.takers)
+            if wanted and result.key != wanted[0][1]:
+                continue
+            child = Token(
+                key=result.key,
+                payload=result.payload,
+                num_bytes=result.num_bytes,
+                origin=token.origin,
+                path=(*token.path, (pool.name, token.key)),
+                wanted=wanted,
+            )
+            if wanted and not wanted[0][0]:
+                child.wanted = ()
+                self._route(child, ())
+            else:
+                self._route(child, result.takers)
+        pool.note_results(taken)
+
+    def _make_again(self, token: Token, step: str) -> None:
+        """What an item carried is lost, so it is made again from the input, and nothing else."""
+        origin = token.origin
+        key = Key(content_id=origin.content_id, span=origin.span, label=origin.label)
+        path = (*token.path, (step, token.key))
+        again = Token(key=key, payload=origin, num_bytes=0, origin=origin, wanted=path)
+        again.deaths = token.deaths if not token.path else 0
+        self.sight.decided(self._cluster.now(), f"{token.key.label} is made again", "it was lost")
+        self._enter(again, path[0][0])
+
+    # ---- work
+
+    def _dispatch(self) -> None:
+        """From the last step to the first, so that what is nearly done goes first."""
+        left = self._left()
+        for name in reversed(self._graph.order):
+            pool = self.pools[name]
+            while pool.queue and self._has_room(pool):
+                worker = self._free_worker(pool, left[name])
+                if worker is None:
+                    break
+                self._submit(pool, worker)
+
+    def _free_worker(self, pool: Pool, items_left: float) -> Worker | None:
+        """An idle worker, the fastest first. Where work abounds, also one whose next item can be
+        fetched while it is busy; near the end that would keep items from idle workers."""
+        able = [w for w in pool.workers.values() if w.ready and not w.draining]
+        idle = [w for w in able if not w.calls]
+        if idle:
+            return max(idle, key=lambda w: (w.slot.share, -w.worker_id))
+        if pool.queue[0].deaths or items_left <= 2 * len(able) * pool.step.stage.batch_size:
+            return None
+        single = [w for w in able if len(w.calls) == 1 and not w.calls[0].tokens[0].deaths]
+        return min(single, key=lambda w: (w.calls[0].since_s, w.worker_id), default=None)
+
+    def _submit(self, pool: Pool, worker: Worker) -> None:
+        tokens = [pool.queue.popleft()]
+        while (
+            pool.queue
+            and len(tokens) < pool.step.stage.batch_size
+            and all(t.batched and not t.deaths for t in (tokens[0], pool.queue[0]))
+        ):
+            tokens.append(pool.queue.popleft())
+        call = Call(call_id=next(self._numbers), tokens=tokens, since_s=self._cluster.now())
+        worker.calls.append(call)
+        payloads = [token.payload for token in tokens]
+        self._cluster.submit(worker.worker_id, call.call_id, payloads)
+
+    def _has_room(self, pool: Pool) -> bool:
+        """Whether what the next call gives can wait, by count and by bytes."""
+        budget = self._pace.store_share * self._cluster.store_bytes() / max(1, len(self.pools))
+        coming = pool.in_flight + pool.step.stage.batch_size
+        for follower in self._graph.followers[pool.name]:
+            there = self.pools[follower.name]
+            if not there.queue and not pool.in_flight:
+                continue  # one is always let through
+            if len(there.queue) + coming * pool.fan_out(follower.name) > there.queue_limit():
+                return False
+            if there.held_bytes + coming * pool.out_bytes > budget:
+                return False
+        return True
+
+    # ---- events
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Refused):
+            raise VfmError(event.detail)
+        name = self._of_worker.get(event.worker_id)
+        if name is None:
+            return  # of a worker that was let go
+        pool = self.pools[name]
+        worker = pool.workers[event.worker_id]
+        if isinstance(event, Ready):
+            pool.became_ready(worker, event.waited_s)
+        elif isinstance(event, Done):
+            self._done(pool, worker, event)
+        elif isinstance(event, InputLost):
+            for token in self._finish_call(worker, event.call_id).tokens:
+                self._make_again(token, pool.name)
+        elif isinstance(event, SetupFailed):
+            self._setup_failed(pool, worker, event.detail)
+        else:
+            self._lost(pool, worker, event)
+
+    def _finish_call(self, worker: Worker, call_id: int) -> Call:
+        call = next(c for c in worker.calls if c.call_id == call_id)
+        worker.calls.remove(call)
+        if worker.calls:
+            worker.calls[0].since_s = self._cluster.now()
+        return call
+
+    def _done(self, pool: Pool, worker: Worker, event: Done) -> None:
+        call = self._finish_call(worker, event.call_id)
+        for token, outcome in zip(call.tokens, event.outcomes, strict=True):
+            pool.note(outcome, worker)
+            self.sight.worked(pool.name, worker.worker_id, outcome.began_s, outcome.ended_s)
+            results: list[Made | Failure] = [*outcome.results, *outcome.failures]
+            try:
+                wall_s = outcome.ended_s - outcome.began_s
+                values = _Values(self._cluster, outcome)
+                self._memory.record(pool.step.stage, token.key, values, wall_s)
+            except PayloadLost:
+                pool.queue.appendleft(token)
+                continue
+            self._pass_on(token, pool, results)
+        if pool.measured and pool.name not in self._measured:
+            self._measured.add(pool.name)
+            self._size_soon()
+        if worker.draining and not worker.calls:
+            self._let_go(worker.worker_id)
+
+    def _setup_failed(self, pool: Pool, worker: Worker, detail: str) -> None:
+        self._forget(worker.worker_id)
+        pool.setup_failures += 1
+        self.sight.decided(self._cluster.now(), f"{pool.name}: a worker did not start", detail)
+        if pool.setup_failures >= _MAX_SETUP_FAILURES:
+            raise VfmError(
+                f"stage {pool.name} cannot start its workers ({detail.strip().splitlines()[-1]}): "
+                "see that it has what it needs on every node"
+            )
+        self._size_soon()
+
+    def _lost(self, pool: Pool, worker: Worker, event: WorkerLost, reason: str = "") -> None:
+        """The first call of a dead worker is suspected; the others had not begun."""
+        if not worker.ready:
+            return self._setup_failed(pool, worker, event.detail)
+        self._forget(worker.worker_id)
+        self.sight.decided(
+            self._cluster.now(), f"{pool.name}: a worker was lost", event.detail.split("\n")[0]
+        )
+        for place, call in enumerate(reversed(worker.calls)):
+            first = place == len(worker.calls) - 1
+            for token in reversed(call.tokens):
+                if first and len(call.tokens) == 1:
+                    token.deaths += 1
+                    limit = pool.step.stage.retries + 1 if reason else _MAX_DEATHS
+                    if token.deaths >= limit:
+                        self._set_aside(pool, token, event.detail, reason or "kills_workers")
+                        continue
+                token.batched = token.batched and not first
+                pool.queue.appendleft(token)
+        self._size_soon()
+        return None
+
+    def _set_aside(self, pool: Pool, token: Token, detail: str, reason: str) -> None:
+        failure = Failure(
+            content_id=token.key.content_id,
+            span=token.key.span,
+            label=token.key.label,
+            stage=pool.name,
+            attempts=token.deaths,
+            reason=reason,
+            detail=" ".join(detail.split())[:300],
+            lasting=False,
+        )
+        self._memory.record(pool.step.stage, token.key, [failure], 0.0)
+        self._pass_on(token, pool, [failure])
+
+    def _check_times(self) -> None:
+        """Kills workers that do not come back from an item."""
+        now = self._cluster.now()
+        for pool in self.pools.values():
+            limit_s = pool.step.stage.timeout_s
+            if limit_s is None:
+                continue
+            for worker in list(pool.workers.values()):
+                if not worker.ready or not worker.calls:
+                    continue
+                tries = (pool.step.stage.retries + 1) * len(worker.calls[0].tokens)
+                if now - worker.calls[0].since_s > limit_s * tries + _GRACE_S:
+                    self._cluster.stop(worker.worker_id, kill=True)
+                    detail = f"{pool.name} took over {limit_s} s and did not stop"
+                    lost = WorkerLost(worker_id=worker.worker_id, detail=detail)
+                    self._lost(pool, worker, lost, "timeout")
+
+    # ---- pools
+
+    def _left(self) -> dict[str, float]:
+        """Items that each step has before it, those still to be made by earlier steps included."""
+        coming = 0.0
+        if not self._exhausted:
+            coming = _UNKNOWN_LEFT
+            if self._total is not None:
+                coming = max(1, self._total - self._num_admitted)
+        left: dict[str, float] = {}
+        for name in self._graph.order:
+            pool = self.pools[name]
+            count = float(len(pool.queue) + pool.in_flight)
+            if not pool.step.after:
+                count += coming
+            for before in pool.step.after:
+                count += left[before] * self.pools[before].fan_out(name)
+            left[name] = count
+        return left
+
+    def _retire_finished(self) -> None:
+        if not self._exhausted:
+            return
+        for name in self._graph.order:
+            pool = self.pools[name]
+            done = not pool.queue and not pool.in_flight
+            if done and name not in self._finished and self._finished.issuperset(pool.step.after):
+                self._finished.add(name)
+                for worker_id in list(pool.workers):
+                    self._let_go(worker_id)
+                self._size_soon()
+
+    def _size_soon(self) -> None:
+        self._next_size_s = -math.inf
+
+    def _size(self) -> None:
+        now = self._cluster.now()
+        if now < self._next_size_s:
+            return
+        self._check_times()
+        self._nodes = self._cluster.nodes()
+        left = self._left()
+        active = [p for n, p in self.pools.items() if n not in self._finished]
+        early = any(not p.measured for p in active)
+        self._next_size_s = now + (self._pace.early_s if early else self._pace.steady_s)
+        demands = [p.demand(left[p.name], self._priors.get(p.name)) for p in active]
+        if not demands:
+            return
+        pools = {name: pool.members() for name, pool in self.pools.items()}
+        made = plan(demands, self._nodes, pools, headroom=self._pace.headroom)
+        for start in made.starts:
+            worker = Worker(worker_id=next(self._numbers), slot=start.slot, since_s=now)
+            self.pools[start.step].workers[worker.worker_id] = worker
+            self._of_worker[worker.worker_id] = start.step
+            self._cluster.start(worker.worker_id, self._graph.steps[start.step], start.slot)
+        for retire in made.retires:
+            self.pools[retire.step].workers[retire.worker_id].draining = True
+        self._tell(now, made)
+        for retire in made.retires:
+            if not self.pools[retire.step].workers[retire.worker_id].calls:
+                self._let_go(retire.worker_id)
+        self.sight.sized(now, made.allocation, self.pools)
+
+    def _tell(self, now: float, made: Plan) -> None:
+        for name, pool in self.pools.items():
+            starts = [s for s in made.starts if s.step == name]
+            gone = [r for r in made.retires if r.step == name]
+            if starts or gone:
+                reason = [*starts, *gone][0].reason
+                shares = [s.slot.share for s in starts if s.slot.share != 1]
+                more = f", of which {shares[0]:g} of a GPU" if shares else ""
+                staying = sum(not w.draining for w in pool.workers.values())
+                before = staying - len(starts) + len(gone)
+                self.sight.decided(now, f"{name}: {before} -> {staying} workers{more}", reason)
+
+    def _let_go(self, worker_id: int, *, kill: bool = False) -> None:
+        self._cluster.stop(worker_id, kill=kill)
+        self._forget(worker_id)
+        self._size_soon()
+
+    def _forget(self, worker_id: int) -> None:
+        del self.pools[self._of_worker.pop(worker_id)].workers[worker_id]
+
+    # ---- time
+
+    def _patience(self) -> float:
+        due = min(self._next_size_s, self._next_sample_s)
+        return min(1.0, max(0.0, due - self._cluster.now()))
+
+    def _sample(self, *, last: bool = False) -> None:
+        now = self._cluster.now()
+        if now < self._next_sample_s and not last:
+            return
+        self._next_sample_s = max(self._next_sample_s + 1.0, now + 0.5)
+        self._check_times()
+        self.sight.sample(now, self.pools, self._left())
+
+
+def _made(followers: Sequence[Step], result: Any) -> Made | Failure:
+    """A remembered result as if a worker had just given it."""
+    if isinstance(result, Failure):
+        return result
+    key = Key(content_id=result.content_id, span=result.span, label=result.label)
+    return Made(key=key, payload=result, num_bytes=0, takers=takers(followers, result))
+
+
+class _Values(Sequence[Any]):
+    """Results of an outcome, fetched only where somebody looks."""
+
+    def __init__(self, cluster: Cluster, outcome: Outcome) -> None:
+        self._cluster = cluster
+        self._outcome = outcome
+        self._fetched: list[Any] | None = None
+
+    def _all(self) -> list[Any]:
+        if self._fetched is None:
+            made = [self._cluster.value(made.payload) for made in self._outcome.results]
+            self._fetched = [*made, *self._outcome.failures]
+        return self._fetched
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._outcome.results) + len(self._outcome.failures)
