@@ -201,7 +201,8 @@ def _merge(
         else:
             values.append((key, _typed(key, text, schema, [*groups, "dry_run"])))
     try:
-        given = OmegaConf.merge(_compose(command, list(choices.values())), dict(base or {}))
+        composed = OmegaConf.to_container(_compose(command, list(choices.values())))
+        given = OmegaConf.merge(composed, dict(base or {}))  # open for keys of `base`
         assert isinstance(given, DictConfig)
         for key, value in values:
             if key.endswith(".kind"):  # which says what else there is to know

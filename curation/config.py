@@ -233,6 +233,12 @@ class Decisions:
 
     min_clip_s: float = 0.9
     """Shorter clips are rejected as `short`."""
+    target_yield: float | None = None
+    """Share of the seconds of all clips to keep, 0 to 1. The limits that are not null are chosen
+    so, each rejecting the same share of its clips; see `curation.fit.limits_for_yield`."""
+    labels: str | None = None
+    """A CSV or JSON of `clip_id,keep`, as the report page saves it. The limits, also those that
+    are null, are changed as little as reproduces it; see `curation.fit.limits_for_labels`."""
     blur: BlurConfig = field(default_factory=BlurConfig)
     motion: MotionConfig = field(default_factory=MotionConfig)
     dark: DarkConfig = field(default_factory=DarkConfig)
@@ -263,6 +269,10 @@ class Decisions:
 
     def __post_init__(self) -> None:
         need(self.min_clip_s >= 0, "min_clip_s", self.min_clip_s, "not negative")
+        share = self.target_yield
+        need(share is None or 0 < share <= 1, "target_yield", share, "above 0, at most 1, or null")
+        both = share is not None and self.labels is not None
+        need(not both, "target_yield", share, f"labels={self.labels} set the limits too: give one")
         dark, bright = self.dark.min, self.bright.max
         if isinstance(dark, int | float) and isinstance(bright, int | float):
             need(dark <= bright, "dark.min", dark, f"above bright.max={bright}")
@@ -311,6 +321,9 @@ class RefilterConfig(Decisions):
 
     folder: str
     """The output of a `vfm curate`."""
+    limits: str | None = None
+    """A YAML of these settings, as the report page saves it; on the command line it stands for
+    what it holds."""
 
 
 @dataclass(frozen=True, kw_only=True)

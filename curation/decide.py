@@ -1,15 +1,21 @@
 """Which clips are kept, from the stored scores alone.
 
-A limit may be a percentile, so that a decision depends on all clips together: first every score,
-then `decide`, then clip by clip `Decision.reject_reason`.
+A limit may be a percentile, or follow from a share to keep or from labels, so that a decision
+depends on all clips together: first every score, then `decide`, then clip by clip
+`Decision.reject_reason`.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from common.errors import ConfigError
 from curation.config import CurateConfig
+from curation.fit import Columns, Conflict, limits_for_labels, limits_for_yield
+from curation.labels import read_labels
 from curation.limits import Limit, resolved
 from curation.scores import Score
 from curation.shots import longest_held_us
@@ -61,6 +67,8 @@ class Decidable(Protocol):
     """What a clip must tell of itself to be decided on."""
 
     @property
+    def clip_id(self) -> str: ...
+    @property
     def start_us(self) -> int: ...
     @property
     def end_us(self) -> int: ...
@@ -80,14 +88,14 @@ class Decision:
     """By setting, such as `motion.min`."""
     limits: dict[str, float | None]
     """The same in the scores' units."""
+    wanted: tuple[str, Any] | None = None
+    """The setting that the limits follow from, and its value; None where they are as typed."""
 
     def reject_reason(self, clip: Decidable) -> str | None:
         """Why a clip is rejected, or None. A score that is not valid rejects nothing."""
-        length_us = clip.end_us - clip.start_us
-        if clip.num_frames == 1 and length_us > longest_held_us(self.max_clip_us):
-            return "sparse"
-        if length_us < self.min_clip_us:
-            return "short"
+        reason = self.by_length(clip)
+        if reason is not None:
+            return reason
         for rule in RULES:
             limit, score = self.limits[rule.setting], clip.scores[rule.score]
             if limit is None or not score.valid:
@@ -95,6 +103,19 @@ class Decision:
             if score.value < limit if rule.side == "min" else score.value > limit:
                 return rule.reason
         return None
+
+    def by_length(self, clip: Decidable) -> str | None:
+        """Why a clip is rejected whatever its scores are, or None."""
+        length_us = clip.end_us - clip.start_us
+        if clip.num_frames == 1 and length_us > longest_held_us(self.max_clip_us):
+            return "sparse"
+        return "short" if length_us < self.min_clip_us else None
+
+    def facts(self) -> dict[str, Any]:
+        """What `summary.json` says of it; `decided_by` names the setting that the limits follow
+        from, if they are not what was typed."""
+        by = None if self.wanted is None else {"setting": self.wanted[0], "value": self.wanted[1]}
+        return {"thresholds": self.thresholds(), "decided_by": by}
 
     def thresholds(self) -> dict[str, dict[str, Any]]:
         """The bounds by score, as they stand in `summary.json`; `typed` is what was asked for."""
@@ -118,31 +139,99 @@ def decide(
     clips: Iterable[Decidable],
     fixed: Mapping[str, float | None] | None = None,
 ) -> Decision:
-    """Resolves the limits over all clips.
+    """Resolves the limits over all clips: percentiles, then a yield or labels.
 
     Args:
         fixed: what the limits were resolved to before, where that stays.
     Raises:
-        ConfigError: where no value can be within two limits of a score.
+        ConfigError: where no value can be within two limits of a score, or labels are wrong or
+            contradict each other.
     """
     typed = typed_limits(config)
-    if fixed is None:
-        scores = [clip.scores for clip in clips]
-        values = {
-            name: [s[name].value for s in scores if s[name].valid]
-            for name in {rule.score for rule in RULES}
-        }
-        limits = {r.setting: resolved(typed[r.setting], r.side, values[r.score]) for r in RULES}
-    else:
-        limits = {setting: fixed[setting] for setting in typed}
     decision = Decision(
         min_clip_us=round(config.min_clip_s * 1e6),
         max_clip_us=round(config.max_clip_s * 1e6),
         typed=typed,
-        limits=limits,
+        limits={setting: fixed[setting] for setting in typed} if fixed is not None else {},
+        wanted=_wanted(config),
     )
+    if fixed is None:
+        decision = replace(decision, limits=_resolved(config, decision, list(clips)))
     _check_order(decision)
     return decision
+
+
+def _wanted(config: CurateConfig) -> tuple[str, Any] | None:
+    """The setting that the limits follow from, if they are not what was typed."""
+    if config.target_yield is not None:
+        return "target_yield", config.target_yield
+    return None if config.labels is None else ("labels", config.labels)
+
+
+def _resolved(
+    config: CurateConfig, decision: Decision, clips: Sequence[Decidable]
+) -> dict[str, float | None]:
+    columns = _columns(decision, clips)
+    valid = {name: values[~np.isnan(values)] for name, values in columns.values.items()}
+    limits = {r.setting: resolved(decision.typed[r.setting], r.side, valid[r.score]) for r in RULES}
+    if config.target_yield is not None:
+        active = [rule for rule in RULES if decision.typed[rule.setting] is not None]
+        limits |= limits_for_yield(columns, active, config.target_yield)
+    if config.labels is not None:
+        path = Path(config.labels)
+        limits = _fitted(columns, limits, read_labels(path), clips, path)
+    return limits
+
+
+def _fitted(
+    columns: Columns,
+    limits: dict[str, float | None],
+    labels: Mapping[str, bool],
+    clips: Sequence[Decidable],
+    path: Path,
+) -> dict[str, float | None]:
+    ids = [clip.clip_id for clip in clips]
+    unknown = sorted(labels.keys() - set(ids))
+    if unknown:
+        raise ConfigError(
+            f"labels={path}: no clip here is called {_some(unknown)}: labels of another folder?"
+        )
+    keep = np.array([-1 if i not in labels else int(labels[i]) for i in ids], np.int8)
+    try:
+        return limits_for_labels(columns, RULES, limits, keep)
+    except Conflict as conflict:
+        said = []
+        if conflict.keep:
+            names = _some([ids[place] for place in conflict.keep])
+            said.append(f"{names} cannot be kept, being too short or sparse")
+        if conflict.reject:
+            names = _some([ids[place] for place in conflict.reject])
+            said.append(
+                f"{names} cannot be rejected: on every score it lies among the clips to keep"
+            )
+        raise ConfigError(
+            f"labels={path} contradict each other: {'; '.join(said)}. Take some back"
+        ) from conflict
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def _columns(decision: Decision, clips: Sequence[Decidable]) -> Columns:
+    names = {rule.score for rule in RULES}
+    return Columns(
+        values={
+            name: np.array(
+                [s.value if (s := clip.scores[name]).valid else np.nan for clip in clips],
+                np.float64,
+            )
+            for name in sorted(names)
+        },
+        length_us=np.array([clip.end_us - clip.start_us for clip in clips], np.int64),
+        decidable=np.array([decision.by_length(clip) is None for clip in clips], bool),
+    )
 
 
 def _check_order(decision: Decision) -> None:
@@ -159,4 +248,6 @@ def _check_order(decision: Decision) -> None:
 
 def _said(decision: Decision, setting: str) -> str:
     typed, limit = decision.typed[setting], decision.limits[setting]
+    if decision.wanted is not None:
+        return f"{setting}={limit:g}, by {decision.wanted[0]}={decision.wanted[1]},"
     return f"{setting}={typed}" + (f" ({limit:g} here)" if isinstance(typed, str) else "")

@@ -87,7 +87,12 @@ def parameters(config: CurateConfig, analyse: Analyse, transcode: Transcode) -> 
     """What the shards of one folder have in common, as plain values."""
     found = {
         "analyse": {**analyse.params(), "version": analyse.version},
-        "decide": {**typed_limits(config), "min_clip_s": config.min_clip_s},
+        "decide": {
+            **typed_limits(config),
+            "min_clip_s": config.min_clip_s,
+            "target_yield": config.target_yield,
+            "labels": config.labels,
+        },
         "transcode": {**transcode.params(), "version": transcode.version},
         "shard": asdict(config.shard),
     }

@@ -55,7 +55,7 @@ def need_limits(
         need(low <= high, f"{section}.min", shown[0], f"above {section}.max={shown[1]}")
 
 
-def resolved(limit: Limit, side: str, values: Sequence[float]) -> float | None:
+def resolved(limit: Limit, side: str, values: Sequence[float] | np.ndarray) -> float | None:
     """The number that a limit stands for; None is no limit, as a percentile of nothing is.
 
     Percentiles are interpolated linearly and rounded to five digits, away from the clips that they
@@ -69,7 +69,7 @@ def resolved(limit: Limit, side: str, values: Sequence[float]) -> float | None:
     if rank is None:
         assert not isinstance(limit, str)
         return limit
-    if not values:
+    if not len(values):
         return None
     exact = float(np.percentile(np.asarray(values, np.float64), rank))
     rounding = decimal.ROUND_FLOOR if side == "min" else decimal.ROUND_CEILING

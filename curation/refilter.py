@@ -196,6 +196,6 @@ def _summary(
         **before,
         **found.accounting(),
         "captioned_clips_kept": sum(bool(c.caption) for c in found.clips if c.kept),
-        "thresholds": decision.thresholds(),
+        **decision.facts(),
         "shards": shards,
     }

@@ -31,6 +31,7 @@ def clip_columns(
         labels: per clip the number of its label.
         have_thumb: ids of the clips with a thumbnail.
     """
+    decided_by = summary.get("decided_by")
     columns: dict[str, Any] = {
         "count": len(clips["clip_id"]),
         "id": clips["clip_id"],
@@ -39,7 +40,7 @@ def clip_columns(
         "scores": _scores(clips),
         "units": UNITS,
         "rules": rules(summary, clips),
-        "by_target": summary.get("target_yield") is not None,
+        "decided_by": decided_by["setting"] if decided_by else None,
     }
     if "start_s" in clips and "end_s" in clips:
         for name in ("start", "end"):
@@ -67,6 +68,7 @@ def rules(summary: Mapping[str, Any], clips: Columns) -> list[dict[str, Any]]:
     `p20`.
     """
     found = []
+    decided = summary.get("decided_by")
     for rule in RULES:
         bounds = summary.get("thresholds", {}).get(rule.score, {})
         limit, typed = bounds.get(rule.side), bounds.get("typed", {}).get(rule.side)
@@ -78,7 +80,7 @@ def rules(summary: Mapping[str, Any], clips: Columns) -> list[dict[str, Any]]:
                     "setting": rule.setting,
                     "reason": rule.reason,
                     "limit": limit if isinstance(limit, int | float) else None,
-                    "typed": typed if isinstance(typed, str) else None,
+                    "typed": typed if isinstance(typed, str) and not decided else None,
                 }
             )
     return found

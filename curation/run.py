@@ -282,7 +282,7 @@ class _Run:
             "captions_not_in_shards": num_stale,
             "caption_problems": dict(sorted(book.problems.items())),
             "files_ignored": ignored,
-            "thresholds": decision.thresholds(),
+            **decision.facts(),
             "shards": shards_against(found.clips, {c.clip_id for c in found.clips if c.kept}),
             "wall_s": round(wall_s, 3),
             "stages": stages,

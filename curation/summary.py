@@ -76,6 +76,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def chosen_limits(summary: Mapping[str, Any]) -> str:
+    """What a yield or labels made of the limits, in one line."""
+    by = summary["decided_by"]
+    limits = [
+        f"{name} {word} {bounds[side]:g}"
+        for name, bounds in summary["thresholds"].items()
+        for side, word in (("min", "at least"), ("max", "at most"))
+        if bounds[side] is not None
+    ]
+    return f"limits by {by['setting']}={by['value']}: {', '.join(limits) or 'none'}"
+
+
 _FAILURES_SHOWN = 20
 
 
@@ -110,6 +122,8 @@ def print_summary(
             f"{summary['captions_not_in_shards']} clips lie in shards with other captions than "
             "they have now; shards are never rewritten: for the new ones choose another output"
         )
+    if summary.get("decided_by"):
+        console.print(chosen_limits(summary), markup=False, highlight=False, soft_wrap=True)
     shards = summary["shards"]
     if shards["to_add"] or shards["to_leave_out"]:
         console.print(

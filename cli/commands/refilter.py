@@ -12,6 +12,8 @@ usage: vfm refilter DIR [KEY=VALUE ...]
 
 DIR is the output of a `vfm curate`. Takes seconds and decodes nothing. Limits that are not named
 stay as the folder has them. A limit is a number, a percentile of all clips (p20), or null for none.
+target_yield=0.4 chooses the limits that are not null so that about 40% of the seconds stay.
+labels=FILE, a CSV of clip_id,keep as the page saves it, changes them as little as reproduces it.
 limits=FILE stands for the settings of a YAML file, as the report page saves it; words after it win.
 Rewrites clips.parquet, summary.json and the page; never a shard. What the shards then lack or hold
 too much is said, and `vfm shard DIR` brings them to it.
@@ -21,6 +23,8 @@ examples:
   vfm refilter curated motion.min=p20 blur.max=p99
   vfm refilter curated dark.min=null dry_run=true
   vfm refilter curated limits=limits.yaml
+  vfm refilter curated target_yield=0.4
+  vfm refilter curated labels=labels.csv
 """
 
 EXAMPLE = "vfm refilter curated motion.min=p20"
@@ -59,7 +63,7 @@ def run(argv: list[str]) -> int:
 
 
 def _opened(word: str) -> list[str]:
-    """`limits=FILE` as the words that the file stands for; any other word as it is."""
+    """`limits=FILE` and the words that it stands for; any other word as it is."""
     if not word.startswith("limits="):
         return [word]
     import yaml
@@ -74,7 +78,7 @@ def _opened(word: str) -> list[str]:
         raise ConfigError(f"{word} is no YAML file that can be read: {said}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{word} holds no settings: save it from the report page")
-    return list(_words(content, ""))
+    return [word, *_words(content, "")]
 
 
 def _words(content: Any, key: str) -> Iterator[str]:
@@ -87,6 +91,7 @@ def _words(content: Any, key: str) -> Iterator[str]:
 
 def _show(loaded: Any, summary: dict[str, Any]) -> int:
     from cli.config import show_plan
+    from curation.summary import chosen_limits
 
     rejected = [f"{count} {reason}" for reason, count in summary["clips_rejected"].items()]
     shards = summary["shards"]
@@ -96,6 +101,7 @@ def _show(loaded: Any, summary: dict[str, Any]) -> int:
             f"kept: {summary['clips_kept']} of {summary['clips_in']} clips, "
             f"{summary['seconds_kept']:.1f} of {summary['seconds_in']:.1f} s",
             f"rejected: {', '.join(rejected) or 'none'}",
+            *([chosen_limits(summary)] if summary["decided_by"] else []),
             f"shards: {shards['to_add']} clips to add, {shards['to_leave_out']} to leave out",
         ],
     )

@@ -98,11 +98,11 @@ function makeTrial({ count, label, scores, lengths, rules, decidable }) {
 }
 
 // The limits that differ from the run's, as [setting, value]; all of them where those of the run
-// follow from a share that was to be kept, since one limit alone would not hold it.
-function changedLimits(trial, byTarget) {
+// follow from the setting `decidedBy`, which would choose the others anew.
+function changedLimits(trial, decidedBy) {
   const changes = trial.rules.flatMap((rule, at) =>
-    (trial.limits[at] !== rule.limit || byTarget ? [[rule.setting, trial.limits[at]]] : []));
-  return byTarget ? [["target_yield", null], ...changes] : changes;
+    (trial.limits[at] !== rule.limit || decidedBy ? [[rule.setting, trial.limits[at]]] : []));
+  return decidedBy ? [[decidedBy, null], ...changes] : changes;
 }
 
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);

@@ -1,7 +1,7 @@
 // The curation report. Data block `clips`, one entry per clip in each column:
 //   count, id[], label (place in `labels`), thumb (1 where thumbs/ID.jpg exists),
 //   scores {name: numbers, NaN where there is no valid measure}, units {name: unit}, rules (see limits.js),
-//   by_target (whether the run's limits follow from a share to be kept); and where known start_us,
+//   decided_by (the setting that the run's limits follow from, or null); and where known start_us,
 //   end_us, fps, num_frames, and as {values[], rows} source (with duration_s[]), caption, size,
 //   caption_source, bucket, camera.
 // Data block `labels`: [{name, kind, colour}]; the first is what was kept.
@@ -217,7 +217,7 @@ const verdict = (() => {
   const reset = element("button", { type: "button" }, "Back to the run");
   const offer = element("div", { class: "offer", hidden: true }, words, element("div", { class: "buttons" }, copy, save, reset));
   const node = element("div", { class: "verdict-bar" }, yields, bar, change, offer);
-  const changes = () => changedLimits(trial, clips.by_target);
+  const changes = () => changedLimits(trial, clips.decided_by);
   let total = 0;
   if (clips.length_us) for (const us of clips.length_us) total += us;
   reset.addEventListener("click", () => {
