@@ -9,7 +9,8 @@ from models.encoding import Encoding, choose_device
 from models.family import Network
 from models.objectives.edm import EDMPrecondition
 from models.objectives.loss import Denoiser
-from models.spec import ModelSpec, load_tokenizer
+from models.spec import ModelSpec
+from models.tokenizers.load import load_tokenizer
 from parallel import checkpoint
 
 

@@ -1,7 +1,6 @@
 """What a checkpoint carries along so that its network can be built again."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from models.family import Network, NetworkConfig, build_network, config_from_jso
 from models.objectives.edm import EDMConfig
 from models.text.hashed import HashedTextConfig, HashedTextEncoder
 from models.tokenizers.base import VideoTokenizer
-from models.tokenizers.wavelet import WaveletTokenizer
 
 
 @dataclass(kw_only=True)
@@ -59,8 +57,3 @@ class ModelSpec:
             return build_network(
                 self.model, token_dim=encoding.token_dim, text_dim=encoding.text.dim
             )
-
-
-def load_tokenizer(folder: Path, device: torch.device) -> WaveletTokenizer:
-    """The tokenizer saved in `folder`, on `device`. Raises `DataError` naming what is wrong."""
-    return WaveletTokenizer.load(folder).to(device)

@@ -10,9 +10,11 @@ from common.errors import ConfigError
 from common.storage import atomic_folder
 from dataloading.config import Compression
 from dataloading.loader import PackedLoader
-from models.spec import ModelSpec, load_tokenizer
-from models.tokenizers.fit import fit_wavelet
-from models.tokenizers.wavelet import WaveletTokenizer
+from models.spec import ModelSpec
+from models.tokenizers.base import VideoTokenizer
+from models.tokenizers.fit import fit_tokenizer
+from models.tokenizers.load import load_tokenizer
+from models.tokenizers.recipe import RecipeConfig
 from training.config import TrainConfig
 
 OnStep = Callable[[int, float], None]
@@ -25,16 +27,16 @@ def compression_of(config: TrainConfig, resume_from: Path | None = None) -> Comp
         ConfigError: where the run goes on, and `tokenizer.path` holds another tokenizer.
         DataError: where a tokenizer is missing or damaged.
     """
-    stored = WaveletTokenizer.load(resume_from / "tokenizer") if resume_from else None
+    stored = load_tokenizer(resume_from / "tokenizer") if resume_from else None
     path = config.tokenizer.path
-    given = WaveletTokenizer.load(Path(path)) if path is not None else None
+    given = load_tokenizer(Path(path)) if path is not None else None
     if stored is not None and given is not None and not stored.equals(given):
         raise ConfigError(
             f"tokenizer.path={path} holds another tokenizer than the one that the run in "
             f"{config.output} was trained with; leave it out, or give another output folder"
         )
     loaded = stored or given
-    settings = config.tokenizer.fit if loaded is None else loaded.config
+    settings = config.tokenizer.fit if loaded is None else loaded
     return Compression(
         temporal=settings.temporal, spatial=settings.spatial, patch=config.model.patch_size
     )
@@ -46,7 +48,7 @@ def get_tokenizer(
     resume_from: Path | None,
     device: torch.device,
     on_step: OnStep | None = None,
-) -> WaveletTokenizer:
+) -> VideoTokenizer:
     """The tokenizer of the checkpoint, or the given one, or one fitted now; kept in `folder`.
 
     Without a checkpoint nothing in `folder` is trusted: a run that was killed before its first
@@ -56,12 +58,13 @@ def get_tokenizer(
     if resume_from is not None:
         return load_tokenizer(resume_from / "tokenizer", device)
     if config.tokenizer.path is not None:
-        tokenizer = WaveletTokenizer.load(Path(config.tokenizer.path))
+        tokenizer = load_tokenizer(Path(config.tokenizer.path))
     else:
-        tokenizer = fit_wavelet(
+        steps = config.tokenizer.fit_steps
+        tokenizer = fit_tokenizer(
             config.tokenizer.fit,
             _training_windows(config),
-            steps=config.tokenizer.fit_steps,
+            RecipeConfig(steps=steps, lr=4e-3, l1=0.0, l2=1.0, perceptual=0.0, kl=0.0),
             seed=config.seed,
             on_step=on_step,
         )

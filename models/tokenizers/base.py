@@ -1,6 +1,6 @@
 """What a video tokenizer is, whoever made it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,8 +30,21 @@ class VideoTokenizer(Protocol):
         """`float32 [C, t, h, w]` to `uint8 [T, H, W, 3]`."""
         ...
 
+    def encode_stream(self, frames: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Frames `uint8 [n, H, W, 3]` as they come, any number at a time, to latents
+        `float32 [C, k, h, w]`; end to end they are what `encode` gives of the whole."""
+        ...
+
+    def decode_stream(self, latents: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Latents `float32 [C, k, h, w]` as they come to frames `uint8 [n, H, W, 3]`."""
+        ...
+
+    def equals(self, other: "VideoTokenizer") -> bool:
+        """Whether both give the same latents and frames, to the bit."""
+        ...
+
     def save(self, folder: Path) -> None:
-        """Writes `config.json` and `model.safetensors`."""
+        """Writes `config.json` and what else `models.tokenizers.load` needs, into `folder`."""
         ...
 
 

@@ -1,49 +1,76 @@
-"""Makes a wavelet tokenizer from footage: a closed form, then a short training of its decoder."""
+"""Makes a tokenizer from footage: a closed form, then training."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from common import rng
 from models.initialize import fan_in_normal
-from models.tokenizers.wavelet import WaveletConfig, WaveletTokenizer
+from models.tokenizers.causal import CausalConfig, CausalTokenizer, to_pixels
+from models.tokenizers.layers import Block, SpatialAttention, Stream, TemporalAttention
+from models.tokenizers.recipe import (
+    Critic,
+    RecipeConfig,
+    kl_loss,
+    learning_rate,
+    reconstruction_loss,
+)
+
+OnStep = Callable[[int, float], None]
 
 
-def fit_wavelet(
-    config: WaveletConfig,
+def fit_tokenizer(
+    config: CausalConfig,
     videos: Sequence[Tensor],
+    recipe: RecipeConfig,
     *,
-    steps: int,
-    batch: int = 4,
-    learning_rate: float = 2e-3,
     seed: int = 0,
-    on_step: Callable[[int, float], None] | None = None,
-) -> WaveletTokenizer:
-    """Fits a tokenizer to videos `uint8 [T, H, W, 3]`.
+    device: torch.device | None = None,
+    batches: Iterable[Tensor] | None = None,
+    on_step: OnStep | None = None,
+) -> CausalTokenizer:
+    """A tokenizer for footage like `videos`, `uint8 [T, H, W, 3]` each.
 
-    The projection is the principal component analysis of the Haar coefficients (Pearson 1901),
-    exact and without iteration. The decoder's convolutions then learn, by mean squared error in
-    coefficients, which the orthonormal transform makes that of the pixels, what the projection
-    lost: `steps` of Adam with a linear decay. Everything is a function of the arguments alone.
+    The linear code is the principal component analysis of the Haar coefficients (Pearson 1901),
+    exact and without iteration. The networks then learn what it loses. At last the statistics of
+    every channel are measured, so that latents have zero mean and the spread that
+    `config.whitening` asks for. Everything is a function of the arguments alone.
+
+    Args:
+        batches: `uint8 [B, T, H, W, 3]` to train on; drawn from `videos` where not given.
+        on_step: told the steps done and the loss.
     """
-    tokenizer = WaveletTokenizer(config)
-    _fit_projection(tokenizer, videos)
-    _initialize_refiner(tokenizer, seed)
-    if steps:
-        _train_refiner(tokenizer, videos, steps, batch, learning_rate, seed, on_step)
-    return tokenizer.eval().requires_grad_(False)
+    tokenizer = CausalTokenizer(config).to(device or torch.device("cpu"))
+    spread = _fit_projection(tokenizer, videos)
+    _initialize(tokenizer, seed)
+    if recipe.steps:
+        source = iter(batches) if batches is not None else _draw(videos, recipe.batch, seed)
+        _train(tokenizer, recipe, source, seed, on_step)
+    tokenizer.eval().requires_grad_(False)
+    _measure(tokenizer, videos, spread)
+    return tokenizer
 
 
-def _fit_projection(tokenizer: WaveletTokenizer, videos: Sequence[Tensor]) -> None:
+def _fit_projection(tokenizer: CausalTokenizer, videos: Sequence[Tensor]) -> Tensor:
+    """Fills the linear code; returns the spread (standard deviations) wanted of the channels."""
+    device = tokenizer.mean.device
     k = tokenizer.mean.numel()
-    count, total = 0, torch.zeros(k, dtype=torch.float64)
-    outer = torch.zeros(k, k, dtype=torch.float64)
+    count, total = 0, torch.zeros(k, dtype=torch.float64, device=device)
+    outer = torch.zeros(k, k, dtype=torch.float64, device=device)
+    front = torch.zeros(tokenizer.inputs.numel(), dtype=torch.float64, device=device)
+    places = 0
     for video in videos:
-        flat = tokenizer.coefficients(video).flatten(1)
+        pixels = to_pixels(video.to(device))[None]
+        flat = tokenizer.coefficients(pixels)[0].flatten(1)
         count += flat.shape[1]
         total += flat.sum(1, dtype=torch.float64)
         outer += (flat @ flat.T).double()
+        fine = tokenizer.front_coefficients(pixels)
+        fine = fine[0].flatten(1)
+        front += fine.square().sum(1, dtype=torch.float64)
+        places += fine.shape[1]
     mean = total / count
     values, vectors = torch.linalg.eigh(outer / count - torch.outer(mean, mean))
     basis = vectors.T.flip(0)[: tokenizer.channels]
@@ -53,43 +80,118 @@ def _fit_projection(tokenizer: WaveletTokenizer, videos: Sequence[Tensor]) -> No
     tokenizer.basis.copy_(basis * largest.sign())
     # Flat footage has directions without variance; the floor keeps them from being blown up.
     variance = values.flip(0)[: tokenizer.channels].clamp(min=1e-6 * float(values[-1]) + 1e-12)
-    scale = variance ** (tokenizer.config.whitening / 2)
+    tokenizer.deviation.copy_(variance.sqrt())
+    rms = (front / places).sqrt()
+    tokenizer.inputs.copy_(rms.clamp(min=1e-3 * float(rms.max()) + 1e-6))
+    wanted = variance ** (0.5 * (1 - tokenizer.config.whitening))
     # Whatever the whitening, the mean variance of the channels becomes 1.
-    tokenizer.scale.copy_(scale * (variance / scale**2).mean().sqrt())
+    return wanted / wanted.square().mean().sqrt()
 
 
-def _initialize_refiner(tokenizer: WaveletTokenizer, seed: int) -> None:
-    """Each block starts as the identity and the whole as no correction at all."""
-    for name, parameter in tokenizer.refiner.named_parameters():
+def _initialize(tokenizer: CausalTokenizer, seed: int) -> None:
+    """Each block starts as the identity and each network as no correction at all."""
+    zero = {f"{side}.leave.weight" for side in ("encoder", "decoder")}
+    for name, module in tokenizer.named_modules():
+        if isinstance(module, Block):
+            zero.add(f"{name}.temporal.conv.weight")
+        elif isinstance(module, SpatialAttention | TemporalAttention):
+            zero |= {f"{name}.out.weight", f"{name}.bias"}
+    for name, parameter in tokenizer.named_parameters():
         with torch.no_grad():
-            if name.endswith("bias") or "second" in name or name.startswith("leave"):
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+            elif parameter.ndim < 2 or name in zero:
                 parameter.zero_()
             else:
                 parameter.copy_(fan_in_normal(name, parameter, seed))
 
 
-def _train_refiner(
-    tokenizer: WaveletTokenizer,
-    videos: Sequence[Tensor],
-    steps: int,
-    batch: int,
-    learning_rate: float,
-    seed: int,
-    on_step: Callable[[int, float], None] | None,
-) -> None:
-    refiner = tokenizer.refiner.requires_grad_(True)
-    optimizer = torch.optim.Adam(refiner.parameters(), lr=learning_rate)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    for step in range(steps):
+def _draw(videos: Sequence[Tensor], batch: int, seed: int) -> Iterator[Tensor]:
+    """Batches of one shape each, every video equally likely to set it."""
+    alike: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
+    for video in videos:
+        alike[tuple(video.shape)].append(video)
+    step = 0
+    while True:
         key = rng.key(seed, "tokenizer_batch", step=step)
-        chosen = [videos[rng.integer(key, len(videos), i)] for i in range(batch)]
-        loss = torch.zeros(())
-        for video in chosen:
-            target = tokenizer.coefficients(video)
-            loss = loss + (tokenizer.unproject(tokenizer.project(target)) - target).square().mean()
-        optimizer.zero_grad()
-        (loss / batch).backward()
+        group = alike[tuple(videos[rng.integer(key, len(videos))].shape)]
+        yield torch.stack([group[rng.integer(key, len(group), 1 + i)] for i in range(batch)])
+        step += 1
+
+
+def _train(
+    tokenizer: CausalTokenizer,
+    recipe: RecipeConfig,
+    batches: Iterator[Tensor],
+    seed: int,
+    on_step: OnStep | None,
+) -> None:
+    device = tokenizer.mean.device
+    tokenizer.train().requires_grad_(True)
+    optimizer = torch.optim.AdamW(
+        tokenizer.parameters(), lr=recipe.lr, betas=(0.9, 0.99), weight_decay=0.0, fused=True
+    )
+    critic = _Opponent(recipe, seed, device) if recipe.adversarial else None
+    for step in range(recipe.steps):
+        real = to_pixels(next(batches).to(device))
+        mean, log_variance = tokenizer.posterior(real, Stream(keeps=False), first=True)
+        terms: dict[str, Tensor] = {}
+        raw = mean
+        if recipe.kl:
+            key = rng.key(seed, "tokenizer_noise", step=step).to(device)
+            rows = torch.arange(-(-mean.numel() // 4), device=device)
+            noise = rng.normal_rows(key, rows, 4).flatten()[: mean.numel()].view_as(mean)
+            raw = mean + (0.5 * log_variance).exp() * noise
+            terms["kl"] = recipe.kl * kl_loss(mean, log_variance)
+        made = tokenizer.reconstruct(raw, Stream(keeps=False), first=True)
+        terms |= reconstruction_loss(recipe, made, real)
+        if critic is not None and step >= recipe.adversarial_from:
+            terms["adversarial"] = -recipe.adversarial * critic.network(made).mean()
+        loss = torch.stack(list(terms.values())).sum()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(recipe, step)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(tokenizer.parameters(), 1.0)
         optimizer.step()
-        scheduler.step()
+        if critic is not None:
+            critic.learn(made, real)
         if on_step:
-            on_step(step + 1, float(loss.detach()) / batch)
+            on_step(step + 1, float(loss.detach()))
+
+
+class _Opponent:
+    """A critic and its optimizer."""
+
+    def __init__(self, recipe: RecipeConfig, seed: int, device: torch.device) -> None:
+        self.network = Critic(recipe.critic_width).to(device)
+        for name, parameter in self.network.named_parameters():
+            if parameter.ndim > 1:
+                with torch.no_grad():
+                    parameter.copy_(fan_in_normal(f"critic.{name}", parameter, seed))
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(), lr=recipe.lr / 4, betas=(0.5, 0.9), weight_decay=0.0
+        )
+
+    def learn(self, made: Tensor, real: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.network.loss(made, real).backward()
+        self.optimizer.step()
+
+
+@torch.no_grad()
+def _measure(tokenizer: CausalTokenizer, videos: Sequence[Tensor], spread: Tensor) -> None:
+    """Statistics of every channel over `videos`, into `shift` and `scale`."""
+    count = 0
+    total, square = torch.zeros_like(spread), torch.zeros_like(spread)
+    for video in videos:
+        # Still the raw latents: shift is 0 and scale 1.
+        flat = tokenizer.encode(video).flatten(1).double()
+        count += flat.shape[1]
+        total += flat.sum(1)
+        square += flat.square().sum(1)
+    mean = total / count
+    deviation = (square / count - mean**2).clamp(min=1e-12).sqrt()
+    tokenizer.shift.copy_(mean)
+    # What does not vary keeps its size.
+    tokenizer.scale.copy_(torch.where(deviation > 1e-3, spread / deviation, spread))

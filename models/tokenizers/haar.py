@@ -3,6 +3,8 @@
 A block of `temporal x spatial x spatial` pixels becomes that many coefficients per colour. The
 transform is the Kronecker product of three one-dimensional Haar matrices (Haar 1910), applied as
 one matrix product, so it costs one GEMM whatever the number of levels.
+
+Legend: B videos, T frames, t = 1 + (T - 1) / temporal, K = 3 * temporal * spatial^2.
 """
 
 import torch
@@ -26,40 +28,41 @@ def haar_matrix(size: int) -> Tensor:
 
 
 def block_matrix(temporal: int, spatial: int) -> Tensor:
-    """`float32 [K, K]`, K = temporal * spatial^2, acting on pixels in the order (t h w)."""
+    """`float32 [K/3, K/3]`, acting on pixels in the order (t h w)."""
     space = haar_matrix(spatial)
     return torch.kron(haar_matrix(temporal), torch.kron(space, space)).float()
 
 
-def blocks(frames: Tensor, temporal: int, spatial: int) -> Tensor:
-    """`[T, H, W, 3]` to blocks of pixels `[t, h, w, 3, K]`, T = 1 + k * temporal.
+def forward(video: Tensor, temporal: int, spatial: int, matrix: Tensor, *, first: bool) -> Tensor:
+    """Pixels `[B, 3, T, H, W]` to coefficients `[B, K, t, h, w]`.
 
-    The first frame stands for the `temporal - 1` frames before it, so that no block holds pixels
-    from after its last frame's group: later frames change nothing in earlier coefficients.
+    With `first`, the video begins here: its first frame stands for the `temporal - 1` frames
+    before it, T = 1 + k * temporal, and no block holds pixels from after its last frame's group, so
+    that later frames change nothing in earlier coefficients. Else T = k * temporal, t = k.
     """
-    before = frames[:1].expand(temporal - 1, -1, -1, -1)
-    return rearrange(
-        torch.cat([before, frames]),
-        "(t dt) (h dh) (w dw) c -> t h w c (dt dh dw)",
+    if first:
+        before = video[:, :, :1].expand(-1, -1, temporal - 1, -1, -1)
+        video = torch.cat([before, video], dim=2)
+    blocks = rearrange(
+        video,
+        "b c (t dt) (h dh) (w dw) -> b t h w c (dt dh dw)",
         dt=temporal,
         dh=spatial,
         dw=spatial,
     )
+    return rearrange(blocks @ matrix.T, "b t h w c k -> b (c k) t h w")
 
 
-def forward(blocks: Tensor, matrix: Tensor) -> Tensor:
-    """Blocks of pixels, `float [t, h, w, 3, K]`, to coefficients `[3*K, t, h, w]`."""
-    return rearrange(blocks @ matrix.T, "t h w c k -> (c k) t h w")
-
-
-def inverse(coefficients: Tensor, temporal: int, spatial: int, matrix: Tensor) -> Tensor:
-    """Coefficients `[3*K, t, h, w]` to `[3, T, H, W]`: inverts `forward` and `blocks`."""
-    pixels = rearrange(coefficients, "(c k) t h w -> c t h w k", c=3) @ matrix
+def inverse(
+    coefficients: Tensor, temporal: int, spatial: int, matrix: Tensor, *, first: bool
+) -> Tensor:
+    """Coefficients `[B, K, t, h, w]` to pixels `[B, 3, T, H, W]`: inverts `forward`."""
+    pixels = rearrange(coefficients, "b (c k) t h w -> b c t h w k", c=3) @ matrix
     video = rearrange(
         pixels,
-        "c t h w (dt dh dw) -> c (t dt) (h dh) (w dw)",
+        "b c t h w (dt dh dw) -> b c (t dt) (h dh) (w dw)",
         dt=temporal,
         dh=spatial,
         dw=spatial,
     )
-    return video[:, temporal - 1 :]
+    return video[:, :, temporal - 1 :] if first else video

@@ -21,7 +21,7 @@ defaults:
 steps: 2
 checkpoint_every: 2
 model: {hidden_size: 48, num_layers: 1, num_heads: 2}
-tokenizer: {fit_steps: 2, fit_videos: 4, fit: {decoder_width: 8, decoder_blocks: 1}}
+tokenizer: {fit_steps: 2, fit_videos: 4, fit: {widths: [8], decoder_blocks: 1}}
 data: {token_budget: 64, num_frames: [1, 5], size: [64, 48], resize: crop, fps: 20}
 validation: {every: 1}
 wandb: {mode: disabled}

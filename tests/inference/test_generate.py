@@ -12,7 +12,7 @@ from models.initialize import initialize
 from models.objectives.edm import EDMConfig
 from models.spec import ModelSpec
 from models.text.hashed import HashedTextConfig
-from models.tokenizers.wavelet import WaveletConfig, WaveletTokenizer
+from models.tokenizers.causal import CausalConfig, CausalTokenizer
 
 
 def make_generator(patch: list[int], channels: int = 4) -> Generator:
@@ -25,8 +25,8 @@ def make_generator(patch: list[int], channels: int = 4) -> Generator:
         height=32,
         fps=12.0,
     )
-    config = WaveletConfig(channels=channels, decoder_width=4, decoder_blocks=0)
-    tokenizer = WaveletTokenizer(config).eval().requires_grad_(False)
+    config = CausalConfig(channels=channels, widths=[4], decoder_blocks=0)
+    tokenizer = CausalTokenizer(config).eval().requires_grad_(False)
     encoding = spec.encoding(tokenizer, torch.device("cpu"))
     network = spec.network(encoding)
     initialize(network, 0)

@@ -7,7 +7,7 @@ import pytest
 from dataloading.config import LoaderConfig
 from models.dit import DiTConfig
 from models.text.hashed import HashedTextConfig
-from models.tokenizers.wavelet import WaveletConfig
+from models.tokenizers.causal import CausalConfig
 from tests.dataloading.folder import Clip, make_folder
 from training.config import (
     OptimizerConfig,
@@ -42,7 +42,7 @@ def make_config(curated, tmp_path):
             "model": DiTConfig(hidden_size=32, num_layers=1, num_heads=2),
             "text": HashedTextConfig(dim=16),
             "tokenizer": TokenizerSettings(
-                fit=WaveletConfig(channels=4, decoder_width=8, decoder_blocks=1),
+                fit=CausalConfig(channels=4, widths=[8], decoder_blocks=1),
                 fit_videos=8,
                 fit_steps=2,
             ),

@@ -8,7 +8,7 @@ import torch
 from common.errors import ConfigError
 from dataloading.config import LoaderConfig
 from inference.loading import load_generator
-from models.tokenizers.wavelet import WaveletConfig, WaveletTokenizer
+from models.tokenizers.causal import CausalConfig, CausalTokenizer
 from parallel import checkpoint
 from tests.dataloading.folder import Clip, make_folder
 from tests.training.runs import make_trainer, train
@@ -22,12 +22,12 @@ def test_a_tokenizer_of_other_settings_is_not_kept(make_config, tmp_path):
     # What a run leaves that was killed before its first checkpoint.
     config = make_config()
     stale = get_tokenizer(config, tmp_path / "run" / "tokenizer", None, CPU)
-    fit = WaveletConfig(channels=6, decoder_width=8, decoder_blocks=1)
+    fit = CausalConfig(channels=6, widths=[8], decoder_blocks=1)
     wider = make_config(tokenizer=replace(config.tokenizer, fit=fit), steps=2)
     run = train(wider)
     used = load_generator(run).encoding.tokenizer
     assert stale.channels == 4 and used.channels == 6
-    assert WaveletTokenizer.load(run / "tokenizer").equals(used)  # pyright: ignore
+    assert CausalTokenizer.load(run / "tokenizer").equals(used)  # pyright: ignore
 
 
 def test_another_tokenizer_path_is_refused_when_a_run_goes_on(make_config, tmp_path):
@@ -50,8 +50,8 @@ def test_another_tokenizer_path_is_refused_when_a_run_goes_on(make_config, tmp_p
 
 def test_factors_are_those_of_the_checkpoint_s_tokenizer(make_config, tmp_path):
     config = make_config()
-    fit = WaveletConfig(temporal=2, spatial=4, channels=4, decoder_width=8, decoder_blocks=0)
-    tokenizer = WaveletTokenizer(fit)
+    fit = CausalConfig(temporal=2, spatial=4, haar=[2, 4], channels=4, widths=[8], decoder_blocks=0)
+    tokenizer = CausalTokenizer(fit)
     tokenizer.save(tmp_path / "step" / "tokenizer")
     compression = compression_of(config, tmp_path / "step")
     assert (compression.temporal, compression.spatial) == (2, 4)

@@ -13,15 +13,16 @@ from models.encoding import Encoding
 from models.objectives.edm import EDMConfig
 from models.objectives.loss import Objective
 from models.text.hashed import HashedTextConfig, HashedTextEncoder
-from models.tokenizers.fit import fit_wavelet
-from models.tokenizers.wavelet import WaveletConfig
+from models.tokenizers.causal import CausalConfig
+from models.tokenizers.fit import fit_tokenizer
+from models.tokenizers.recipe import RecipeConfig
 from tests.dataloading.test_loader import loader
 from tests.training.runs import make_trainer
 from training.config import SamplesConfig, ValidationConfig
 from training.metrics import read_metrics
 from training.validation import validate
 
-FIT = WaveletConfig(channels=4, decoder_width=4, decoder_blocks=0)
+FIT = CausalConfig(channels=4, widths=[4], decoder_blocks=0)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def parts(curated):
         batches = list(source)
     videos = [video for batch in batches for video in batch.frames or []]
     encoding = Encoding(
-        tokenizer=fit_wavelet(FIT, videos, steps=0),
+        tokenizer=fit_tokenizer(FIT, videos, RecipeConfig(steps=0)),
         text=HashedTextEncoder(HashedTextConfig(dim=16)),
         patch=(1, 2, 2),
         sigma_data=0.5,
