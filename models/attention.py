@@ -9,7 +9,7 @@ Shapes: N query tokens, M key tokens, H heads, D head size, B batch, S sequence.
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import groupby
 
 import torch
@@ -51,11 +51,17 @@ class Packed:
                 f"a packed layout pairs sequences: {len(self.lens_q)} of q, {len(self.lens_k)} of k"
             )
 
-    @cached_property
+    @property
     def runs(self) -> tuple[Run, ...]:
         """The sequences, neighbours of equal lengths together: the frames of a video are one."""
-        pairs = groupby(zip(self.lens_q, self.lens_k, strict=True))
-        return tuple(Run(len(list(same)), *lens) for lens, same in pairs)
+        return _runs(self.lens_q, self.lens_k)
+
+
+# Every layer asks again. (A cached property would lock, which no compiler traces.)
+@lru_cache(maxsize=256)
+def _runs(lens_q: tuple[int, ...], lens_k: tuple[int, ...]) -> tuple[Run, ...]:
+    pairs = groupby(zip(lens_q, lens_k, strict=True))
+    return tuple(Run(len(list(same)), *lens) for lens, same in pairs)
 
 
 Layout = Dense | Packed

@@ -6,15 +6,24 @@ which sends the next block while this one is computed, and a gather, one collect
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from models.attention import Packed
 from parallel.collectives import Channel, Pending
-from parallel.kernels import Kernel, packed_backward, packed_forward, wide
+from parallel.handles import Handles
+from parallel.kernels.base import AnyKernel, Gradients, wide
+from parallel.kernels.fp8 import (
+    Rounded,
+    num_bytes,
+    packed_bytes,
+    rounded_forward,
+    unpacked_bytes,
+)
+from parallel.kernels.packed import packed_backward, packed_forward
 from parallel.layout import ShardedPacked
 
 
@@ -114,77 +123,239 @@ class _GatherHomecoming:
         return received.view(n, size).sum(0)
 
 
-def block_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: ShardedPacked,
-    channel: Channel,
-    transport: Transport,
-    kernel: Kernel | None = None,
-) -> Tensor:
+class Wire(Protocol):
+    """What a block is, as it is sent, and how queries attend to it."""
+
+    def size(self, tokens: int, k: Tensor) -> int:
+        """Elements of the block of a rank with so many tokens; `k` tells heads and their size."""
+        ...
+
+    def queries(self, q: Tensor, k: Tensor) -> Any:
+        """Queries as `attend` wants them, made once for all blocks."""
+        ...
+
+    def pack(self, k: Tensor, v: Tensor) -> Tensor: ...
+
+    def attend(
+        self, queries: Any, block: Tensor, k: Tensor, pair: Packed
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class PlainWire:
+    """Keys and values as they are."""
+
+    kernel: AnyKernel | None = None
+
+    def size(self, tokens: int, k: Tensor) -> int:
+        return 2 * tokens * k.shape[1] * k.shape[2]
+
+    def queries(self, q: Tensor, k: Tensor) -> Tensor:
+        return q
+
+    def pack(self, k: Tensor, v: Tensor) -> Tensor:
+        return torch.cat([k.reshape(-1), v.reshape(-1)])
+
+    def unpack(self, block: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        block_k, block_v = block.view(2, -1, *k.shape[1:])
+        return block_k, block_v
+
+    def attend(
+        self, queries: Tensor, block: Tensor, k: Tensor, pair: Packed
+    ) -> tuple[Tensor, Tensor]:
+        return packed_forward(queries, *self.unpack(block, k), pair, self.kernel)
+
+
+@dataclass(frozen=True)
+class Fp8Wire:
+    """Keys and values of 8 bits with a scale a head, rounded once, by the rank that holds them."""
+
+    kernel: AnyKernel | None = None
+
+    def size(self, tokens: int, k: Tensor) -> int:
+        return num_bytes(tokens, k.shape[1], k.shape[2])
+
+    def queries(self, q: Tensor, k: Tensor) -> tuple[Rounded, torch.dtype]:
+        return Rounded.of(q, k.shape[1]), q.dtype
+
+    def pack(self, k: Tensor, v: Tensor) -> Tensor:
+        return packed_bytes(Rounded.of(k, k.shape[1]), Rounded.of(v, k.shape[1]))
+
+    def attend(
+        self, queries: tuple[Rounded, torch.dtype], block: Tensor, k: Tensor, pair: Packed
+    ) -> tuple[Tensor, Tensor]:
+        q, dtype = queries
+        block_k, block_v = unpacked_bytes(block, k.shape[1], k.shape[2])
+        return rounded_forward(q, block_k, block_v, pair, self.kernel, dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockAttention:
     """Attention of this rank's `q [N, H, D]` to the keys of all ranks of the channel, `[M, K, D]`.
 
     Exact to rounding, forward and backward. Sums are kept and gradients of keys travel in float32
-    for half types.
+    for half types. Without a channel the keys are all here.
     """
-    out = _BlockAttention.apply(q, k, v, layout, channel, transport, kernel)
-    assert isinstance(out, Tensor)
-    return out
 
+    channel: Channel | None
+    transport: Transport = field(default_factory=RingTransport)
+    kernel: AnyKernel | None = None
+    fp8: bool = False
+    """Rounds queries, keys and values to 8 bits in the forward pass; what is sent there is a
+    quarter to a half. The backward is that of the wider type, at the rounded output."""
+    handle: int = field(init=False, compare=False)
 
-class _BlockAttention(torch.autograd.Function):
-    @staticmethod
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "handle", _CALLERS.add(self))
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: ShardedPacked) -> Tensor:
+        # An operator takes flat lists of numbers.
+        lens = [n for parts in (layout.parts_q, layout.parts_k) for lens in parts for n in lens]
+        return _forward(q, k, v, lens, layout.num_parts, layout.part, layout.causal, self.handle)[0]
+
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layout: ShardedPacked,
-        channel: Channel,
-        transport: Transport,
-        kernel: Kernel | None,
-    ) -> Tensor:
+        self, q: Tensor, k: Tensor, v: Tensor, layout: ShardedPacked
+    ) -> tuple[Tensor, Tensor]:
+        """`out` like `q`, and `lse [N, H]`."""
         # Keys arrive as kernels need them, features side by side; queries may be a transposed view.
         q = q.contiguous()
+        wire: Wire = Fp8Wire(self.kernel) if self.fp8 else PlainWire(self.kernel)
+        queries: Any = wire.queries(q, k)
         out = lse = None
-        blocks = transport.blocks(_flat(k, v), _sizes(layout, k), channel, "")
-        for source, block in zip(_sources(channel), blocks, strict=True):
+        for source, block in self._blocks(wire, k, v, layout, ""):
             pair = _pair(layout, source)
             if pair is None:
                 continue
-            part, part_lse = packed_forward(q, *_unflat(block, k), pair, kernel)
+            part, part_lse = wire.attend(queries, block, k, pair)
             if out is None or lse is None:
                 out, lse = part, part_lse
             else:
                 out, lse = merge(out, lse, part, part_lse)
         assert out is not None and lse is not None, "a rank's own keys are always visible"
-        out = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.layout, ctx.channel, ctx.transport, ctx.kernel = layout, channel, transport, kernel
-        return out
+        return out.to(q.dtype), lse
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        q, k, v, out, lse = ctx.saved_tensors
-        layout, channel, transport = ctx.layout, ctx.channel, ctx.transport
-        sizes = _sizes(layout, k)
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        layout: ShardedPacked,
+    ) -> Gradients:
+        q = q.contiguous()
+        wire = PlainWire(self.kernel)
         dq = q.new_zeros(q.shape, dtype=wide(q.dtype))
-        home = transport.homecoming(sizes, channel)
-        blocks = transport.blocks(_flat(k, v), sizes, channel, ".backward")
-        for source, block in zip(_sources(channel), blocks, strict=True):
+        home = self._homecoming(wire, k, layout)
+        for source, block in self._blocks(wire, k, v, layout, ".backward"):
             pair = _pair(layout, source)
             if pair is None:
                 home.send(block.new_zeros(block.shape, dtype=wide(k.dtype)))
                 continue
-            part, dk, dv = packed_backward(
-                grads[0], q, *_unflat(block, k), out, lse, pair, ctx.kernel
-            )
+            block_k, block_v = wire.unpack(block, k)
+            part, dk, dv = packed_backward(dout, q, block_k, block_v, out, lse, pair, self.kernel)
             dq += part
-            home.send(_flat(dk, dv))
-        dk, dv = _unflat(home.own(), k)
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None, None
+            home.send(wire.pack(dk, dv))
+        dk, dv = wire.unpack(home.own(), k)
+        # Copies: what an operator returns may not share memory.
+        return dq.to(q.dtype), dk.to(k.dtype, copy=True), dv.to(v.dtype, copy=True)
+
+    def _blocks(
+        self, wire: Wire, k: Tensor, v: Tensor, layout: ShardedPacked, suffix: str
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Each rank's block after the other, with the rank."""
+        own = wire.pack(k, v)
+        if self.channel is None:
+            yield 0, own
+            return
+        sizes = _sizes(wire, layout, k)
+        blocks = self.transport.blocks(own, sizes, self.channel, suffix)
+        yield from zip(_sources(self.channel), blocks, strict=True)
+
+    def _homecoming(self, wire: Wire, k: Tensor, layout: ShardedPacked) -> Homecoming:
+        if self.channel is None:
+            return _AtHome()
+        return self.transport.homecoming(_sizes(wire, layout, k), self.channel)
+
+
+class _AtHome:
+    """The gradient of the one block that there is."""
+
+    def send(self, grad: Tensor) -> None:
+        self._grad = grad
+
+    def own(self) -> Tensor:
+        return self._grad
+
+
+_CALLERS: Handles[BlockAttention] = Handles()
+
+
+@torch.library.custom_op("vfm::block_attention", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lens: Sequence[int],
+    num_parts: int,
+    part: int,
+    causal: bool,
+    caller: int,
+) -> tuple[Tensor, Tensor]:
+    """An operator, so that a compiled graph goes through it whole: what it sends between ranks
+    cannot be traced, and need not be."""
+    return _CALLERS[caller].forward(q, k, v, _layout(lens, num_parts, part, causal))
+
+
+@torch.library.custom_op("vfm::block_attention_backward", mutates_args=())
+def _backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    lens: Sequence[int],
+    num_parts: int,
+    part: int,
+    causal: bool,
+    caller: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    layout = _layout(lens, num_parts, part, causal)
+    return _CALLERS[caller].backward(dout, q, k, v, out, lse, layout)
+
+
+@_forward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, lens: Any, num_parts: int, part: int, causal: bool, caller: int
+) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=wide(q.dtype))
+
+
+@_backward.register_fake
+def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, *ctx.plain = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.kept = _CALLERS[ctx.plain[-1]]  # Until the backward, whatever the caller drops.
+
+
+def _gradients(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    q, k, v, out, lse = ctx.saved_tensors
+    return (*_backward(dout, q, k, v, out, lse, *ctx.plain), *[None] * len(ctx.plain))
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
+
+
+def _layout(lens: Sequence[int], num_parts: int, part: int, causal: bool) -> ShardedPacked:
+    rows = len(lens) // (2 * num_parts)
+    parts = [tuple(lens[i * rows : (i + 1) * rows]) for i in range(2 * num_parts)]
+    return ShardedPacked.of(tuple(parts[:num_parts]), tuple(parts[num_parts:]), part, causal=causal)
 
 
 def merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,14 +382,5 @@ def _pair(layout: ShardedPacked, source: int) -> Packed | None:
     return Packed(layout.lens_q, layout.parts_k[source], causal)
 
 
-def _sizes(layout: ShardedPacked, k: Tensor) -> list[int]:
-    return [2 * sum(lens) * k.shape[1] * k.shape[2] for lens in layout.parts_k]
-
-
-def _flat(k: Tensor, v: Tensor) -> Tensor:
-    return torch.cat([k.reshape(-1), v.reshape(-1)])
-
-
-def _unflat(block: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    k, v = block.view(2, -1, *like.shape[1:])
-    return k, v
+def _sizes(wire: Wire, layout: ShardedPacked, k: Tensor) -> list[int]:
+    return [wire.size(sum(lens), k) for lens in layout.parts_k]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from common.errors import VfmError
+from parallel.handles import Handles
 from parallel.traffic import Traffic
 
 
@@ -35,15 +36,18 @@ class Channel:
     group: dist.ProcessGroup
     traffic: Traffic = field(default_factory=Traffic)
     layer: str = ""
+    size: int = field(init=False, compare=False)
+    rank: int = field(init=False, compare=False)
+    """Within the group."""
+    handle: int = field(init=False, compare=False)
 
-    @cached_property
-    def size(self) -> int:
-        return dist.get_world_size(self.group)
-
-    @cached_property
-    def rank(self) -> int:
-        """Within the group."""
-        return dist.get_rank(self.group)
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("size", dist.get_world_size(self.group)),
+            ("rank", dist.get_rank(self.group)),
+            ("handle", _CHANNELS.add(self)),
+        ):
+            object.__setattr__(self, name, value)
 
     @cached_property
     def _world_ranks(self) -> list[int]:
@@ -138,32 +142,41 @@ class Channel:
             ) from error
 
 
-class _AllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        channel: Channel,
-        splits_in: Sequence[int],
-        splits_out: Sequence[int],
-        name: str,
-    ) -> Tensor:
-        ctx.channel, ctx.splits_in, ctx.splits_out = channel, splits_in, splits_out
-        ctx.name = name
-        return channel.all_to_all(x, splits_in, splits_out, name)
+_CHANNELS: Handles[Channel] = Handles()
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        back = ctx.channel.all_to_all(
-            grads[0], ctx.splits_out, ctx.splits_in, f"{ctx.name}.backward"
-        )
-        return back, None, None, None, None
+
+@torch.library.custom_op("vfm::all_to_all", mutates_args=())
+def _all_to_all(
+    x: Tensor, splits_in: Sequence[int], splits_out: Sequence[int], name: str, channel: int
+) -> Tensor:
+    return _CHANNELS[channel].all_to_all(x, splits_in, splits_out, name)
+
+
+@_all_to_all.register_fake
+def _(
+    x: Tensor, splits_in: Sequence[int], splits_out: Sequence[int], name: str, channel: int
+) -> Tensor:
+    return x.new_empty(sum(splits_out))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, ctx.splits_in, ctx.splits_out, ctx.name, ctx.channel = inputs
+    ctx.kept = _CHANNELS[ctx.channel]  # Until the backward, whatever the caller drops.
+
+
+def _back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    name = f"{ctx.name}.backward"
+    return _all_to_all(grad, ctx.splits_out, ctx.splits_in, name, ctx.channel), *[None] * 4
+
+
+_all_to_all.register_autograd(_back, setup_context=_setup)
 
 
 def all_to_all(
     x: Tensor, channel: Channel, splits_in: Sequence[int], splits_out: Sequence[int], name: str
 ) -> Tensor:
-    """`Channel.all_to_all` with its backward, the exchange in the other direction."""
-    out = _AllToAll.apply(x, channel, splits_in, splits_out, name)
-    assert isinstance(out, Tensor)
-    return out
+    """`Channel.all_to_all` with its backward, the exchange in the other direction.
+
+    One operator, through which a compiled graph goes whole.
+    """
+    return _all_to_all(x, splits_in, splits_out, name, channel.handle)

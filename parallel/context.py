@@ -1,16 +1,16 @@
 """Context parallelism: one attention callable for sequences that are split over ranks."""
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
 from models.attention import Layout, Packed, local_attention
-from parallel.blocks import GatherTransport, RingTransport, Transport, block_attention
+from parallel.blocks import BlockAttention, GatherTransport, RingTransport, Transport
 from parallel.collectives import Channel
 from parallel.groups import Groups
-from parallel.kernels import Kernel
+from parallel.kernels.base import AnyKernel
 from parallel.layout import ShardedDense, ShardedPacked
 from parallel.traffic import Traffic
 from parallel.ulysses import exchange_heads
@@ -40,11 +40,27 @@ class ContextAttention:
     ring: Channel | None = None
     transfer: Transfer = "p2p"
     """How keys and values go around the ring."""
-    kernel: Kernel | None = None
-    """For the blocks of the ring; None takes the fitting one."""
+    kernel: AnyKernel | None = None
+    """None takes the fitting one."""
+    fp8: bool = False
+    """Rounds q, k and v to 8 bits in the forward pass, before keys and values go around the ring.
+    Heads that are exchanged (a2a) are sent as they are, and rounded after."""
+    blocks: BlockAttention | None = field(init=False)
+    """Over the ring; None where all is local and nothing asks for a kernel."""
     verify: bool = False
     """Before each attention the ranks compare what they hold, at the cost of a small collective.
     Without it, ranks that were given different packs fail as their backend pleases."""
+
+    def __post_init__(self) -> None:
+        blocks = None
+        if self.ring is not None or self.kernel is not None or self.fp8:
+            blocks = BlockAttention(
+                channel=self.ring,
+                transport=TRANSPORTS[self.transfer],
+                kernel=self.kernel,
+                fp8=self.fp8,
+            )
+        object.__setattr__(self, "blocks", blocks)
 
     @classmethod
     def build(
@@ -54,6 +70,8 @@ class ContextAttention:
         traffic: Traffic,
         layer: str,
         comm: Comm = "a2a+p2p",
+        kernel: AnyKernel | None = None,
+        fp8: bool = False,
         verify: bool = False,
     ) -> "ContextAttention":
         """For one layer, over the groups of this rank. What is sent is recorded in `traffic`.
@@ -70,6 +88,8 @@ class ContextAttention:
             ulysses=ulysses and Channel(ulysses, traffic, layer),
             ring=ring and Channel(ring, traffic, layer),
             transfer="all_gather" if moved == "all_gather" else "p2p",
+            kernel=kernel,
+            fp8=fp8,
             verify=verify,
         )
 
@@ -108,10 +128,9 @@ class ContextAttention:
         return exchange_heads(q, k, v, layout, self.ulysses, self._over_ring)
 
     def _over_ring(self, q: Tensor, k: Tensor, v: Tensor, layout: ShardedPacked) -> Tensor:
-        if self.ring is None:
+        if self.blocks is None:
             return local_attention(q, k, v, Packed(layout.lens_q, layout.lens_k, layout.causal))
-        transport = TRANSPORTS[self.transfer]
-        return block_attention(q, k, v, layout, self.ring, transport, self.kernel)
+        return self.blocks(q, k, v, layout)
 
     def _agree(self, q: Tensor, k: Tensor, layout: ShardedPacked) -> None:
         split = repr((layout.parts_q, layout.parts_k, layout.causal))

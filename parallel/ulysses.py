@@ -103,17 +103,17 @@ def exchange_heads(
 
 def _merged(layout: ShardedPacked, u: int) -> ShardedPacked:
     """The layout in which `u` parts in a row are one."""
-
-    def merged(parts: tuple[Lens, ...]) -> tuple[Lens, ...]:
-        runs = [parts[i : i + u] for i in range(0, len(parts), u)]
-        return tuple(tuple(map(sum, zip(*run, strict=True))) for run in runs)
-
     return ShardedPacked.of(
-        merged(layout.parts_q),
-        merged(layout.parts_k),
+        _joined(layout.parts_q, u),
+        _joined(layout.parts_k, u),
         layout.part // u,
         causal=layout.causal,
     )
+
+
+def _joined(parts: tuple[Lens, ...], u: int) -> tuple[Lens, ...]:
+    runs = [parts[i : i + u] for i in range(0, len(parts), u)]
+    return tuple(tuple(map(sum, zip(*run, strict=True))) for run in runs)
 
 
 def _key_heads(mine: HeadShare, group: int, device: torch.device) -> Tensor | None:
@@ -134,7 +134,8 @@ def _select(x: Tensor, heads: Tensor | None) -> Tensor:
 @lru_cache(maxsize=64)
 def _by_sequence(lens: tuple[Lens, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Index from the order (rank, sequence) to (sequence, rank), and back."""
-    num_tokens = torch.tensor(lens).flatten()
-    sequence = torch.arange(len(lens[0])).repeat(len(lens)).repeat_interleave(num_tokens)
+    num_tokens, total = torch.tensor(lens).flatten(), sum(map(sum, lens))
+    sequence = torch.arange(len(lens[0])).repeat(len(lens))
+    sequence = sequence.repeat_interleave(num_tokens, output_size=total)
     there = sequence.argsort(stable=True)
     return there.to(device), there.argsort().to(device)

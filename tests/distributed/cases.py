@@ -14,7 +14,9 @@ from models.attention import Dense, Packed, local_attention
 from parallel.collectives import Channel
 from parallel.context import ContextAttention, Transfer
 from parallel.groups import Groups
-from parallel.kernels import CpuFlashKernel, EagerKernel, Kernel, wide
+from parallel.kernels.base import Kernel, wide
+from parallel.kernels.cpu import CpuFlashKernel
+from parallel.kernels.eager import EagerKernel
 from parallel.layout import Lens, ShardedDense, ShardedPacked, split_evenly, split_lens
 from parallel.topology import Topology
 from parallel.traffic import Traffic

@@ -12,7 +12,8 @@ from common.errors import ConfigError
 from models.attention import Packed, local_attention
 from parallel.collectives import Channel, CollectiveError, Pending
 from parallel.context import ContextAttention
-from parallel.kernels import EagerKernel, wide
+from parallel.kernels.base import wide
+from parallel.kernels.eager import EagerKernel
 from parallel.layout import Lens, ShardedPacked, split_lens
 from parallel.traffic import Traffic
 from parallel.ulysses import head_shares

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from models.attention import Packed, local_attention
 from parallel.blocks import merge
-from parallel.kernels import CpuFlashKernel, EagerKernel, packed_backward, packed_forward
+from parallel.kernels.cpu import CpuFlashKernel
+from parallel.kernels.eager import EagerKernel
+from parallel.kernels.packed import packed_backward, packed_forward
 
 KERNELS = [EagerKernel(), CpuFlashKernel(), None]
 

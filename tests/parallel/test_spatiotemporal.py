@@ -31,8 +31,7 @@ class OneOf(Channel):
     """A channel that knows its place and sends nothing."""
 
     def __init__(self, size: int, rank: int) -> None:
-        super().__init__(cast(dist.ProcessGroup, None))
-        self.__dict__.update(size=size, rank=rank)
+        self.__dict__.update(group=cast(dist.ProcessGroup, None), size=size, rank=rank)
 
 
 def halves_of(whole: PackLayout, parts: int) -> list[Halves]:
