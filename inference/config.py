@@ -17,6 +17,9 @@ class SamplerConfig:
     sigma_min: float = 0.002
     sigma_max: float = 80.0
     rho: float = 7.0
+    schedule: Literal["auto", "karras", "flow"] = "auto"
+    """Where the steps lie, and along what. karras: from sigma_max to sigma_min as EDM does; flow:
+    equal steps of flow matching's time, shifted as in training. auto: as the model was trained."""
     guidance_scale: float = 2.0
 
     def __post_init__(self) -> None:

@@ -11,8 +11,11 @@ from common.errors import ConfigError, VfmError
 from inference.config import SamplerConfig
 from inference.guidance import guided
 from inference.loading import Generator
-from inference.samplers import SAMPLERS, karras_sigmas
+from inference.samplers import SAMPLERS, Path, flow_sigmas, karras_sigmas
+from models.objectives.config import ObjectiveConfig
 from models.objectives.loss import token_noise
+from models.objectives.noise import shift_of
+from models.pack import Grid
 from models.patch import unpatchify
 from models.tokenizers.base import latent_shape
 
@@ -63,9 +66,9 @@ def generate(
     layout = encoding.layout([latent] * n, lens_text, fps)
     keys = rng.keys(seed, "generate", step=0, sample_ids=[str(i) for i in range(n)])
     noise = token_noise(keys.to(encoding.device), layout, encoding.token_dim)
-    sigmas = karras_sigmas(sampler.num_steps, sampler.sigma_min, sampler.sigma_max, sampler.rho)
+    sigmas, path = schedule(sampler, generator.spec.objective, layout.grids[0])
     denoise = guided(generator.denoiser, text, layout, sampler.guidance_scale)
-    tokens = SAMPLERS[sampler.name](denoise, noise * sigmas[0], sigmas, on_step)
+    tokens = SAMPLERS[sampler.name](denoise, noise * sigmas[0], sigmas, on_step, path)
     if not tokens.isfinite().all():
         raise VfmError(
             "the model gave numbers that are not finite: try a smaller "
@@ -74,6 +77,17 @@ def generate(
     videos = encoding.frames(tokens, layout)
     latents = unpatchify(tokens / encoding.sigma_data, layout.grids, encoding.patch)
     return [Generated(v, z.cpu()) for v, z in zip(videos, latents, strict=True)]
+
+
+def schedule(
+    sampler: SamplerConfig, objective: ObjectiveConfig, grid: Grid
+) -> tuple[list[float], Path]:
+    """Noise levels of the steps, and the coordinates in which they are made."""
+    name = sampler.schedule
+    if name == "flow" or (name == "auto" and objective.target == "flow"):
+        return flow_sigmas(sampler.num_steps, shift_of(objective, grid)), "flow"
+    levels = karras_sigmas(sampler.num_steps, sampler.sigma_min, sampler.sigma_max, sampler.rho)
+    return levels, "edm"
 
 
 def check_shape(generator: Generator, shape: VideoShape) -> tuple[int, int, int, int]:

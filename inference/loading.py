@@ -7,8 +7,7 @@ import torch
 
 from models.encoding import Encoding, choose_device
 from models.family import Network
-from models.objectives.edm import EDMPrecondition
-from models.objectives.loss import Denoiser
+from models.objectives.loss import Denoiser, Objective
 from models.spec import ModelSpec
 from models.tokenizers.load import load_tokenizer
 from parallel import checkpoint
@@ -28,8 +27,8 @@ class Generator:
     def around(
         cls, network: Network, encoding: Encoding, spec: ModelSpec, step: int
     ) -> "Generator":
-        precondition = EDMPrecondition(spec.objective.sigma_data)
-        return cls(network, Denoiser(network, precondition), encoding, spec, step)
+        denoiser = Denoiser(network, Objective(spec.objective).precondition)
+        return cls(network, denoiser, encoding, spec, step)
 
 
 def load_generator(path: Path, *, weights: str = "ema", device: str = "auto") -> Generator:

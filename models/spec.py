@@ -8,7 +8,8 @@ import torch
 from common.errors import DataError
 from models.encoding import Encoding
 from models.family import Network, NetworkConfig, build_network, config_from_json
-from models.objectives.edm import EDMConfig
+from models.objectives.config import ObjectiveConfig
+from models.objectives.log_variance import LogVariance
 from models.text.hashed import HashedTextConfig, HashedTextEncoder
 from models.tokenizers.base import VideoTokenizer
 
@@ -18,7 +19,7 @@ class ModelSpec:
     """Shape of the network, objective, text encoder, and the video it was trained on."""
 
     model: NetworkConfig
-    objective: EDMConfig
+    objective: ObjectiveConfig
     text: HashedTextConfig
     num_frames: int
     width: int
@@ -35,7 +36,7 @@ class ModelSpec:
         try:
             parts = {
                 "model": config_from_json(raw["model"]),
-                "objective": EDMConfig(**raw["objective"]),
+                "objective": ObjectiveConfig(**raw["objective"]),
                 "text": HashedTextConfig(**raw["text"]),
             }
             return cls(**{**raw, **parts})
@@ -54,6 +55,10 @@ class ModelSpec:
     def network(self, encoding: Encoding) -> Network:
         """A network of this shape, on the encoding's device, with weights yet to be filled."""
         with encoding.device:
-            return build_network(
+            network = build_network(
                 self.model, token_dim=encoding.token_dim, text_dim=encoding.text.dim
             )
+            if self.objective.log_variance:
+                # Learned, saved and averaged with the network.
+                network.log_variance = LogVariance()
+            return network

@@ -10,7 +10,7 @@ from dataloading.config import LoaderConfig
 from inference.config import SamplerConfig
 from models.dit import DiTConfig
 from models.family import NetworkConfig
-from models.objectives.edm import EDMConfig
+from models.objectives.config import ObjectiveConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig
 
@@ -129,7 +129,7 @@ class TrainConfig:
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
     model: NetworkConfig = field(default_factory=DiTConfig)
-    objective: EDMConfig = field(default_factory=EDMConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     text: HashedTextConfig = field(default_factory=HashedTextConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

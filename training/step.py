@@ -51,7 +51,8 @@ def drop_text(seed: int, step: int, sample_ids: list[str], probability: float) -
 def draws(objective: Objective, seed: int, step: int, prepared: Prepared) -> tuple[Tensor, Tensor]:
     """Noise levels `[n]` and noise `[N, p]` of this step."""
     ids, device = prepared.sample_ids, prepared.clean.device
-    sigma = objective.noise.sample(rng.keys(seed, "sigma", step=step, sample_ids=ids).to(device))
+    keys = rng.keys(seed, "sigma", step=step, sample_ids=ids).to(device)
+    sigma = objective.draw_sigma(keys, prepared.layout.grids)
     keys = rng.keys(seed, "noise", step=step, sample_ids=ids).to(device)
     return sigma, token_noise(keys, prepared.layout, prepared.clean.shape[1])
 
@@ -59,9 +60,9 @@ def draws(objective: Objective, seed: int, step: int, prepared: Prepared) -> tup
 def weighted_loss(
     network: Network, objective: Objective, prepared: Prepared, sigma: Tensor, noise: Tensor
 ) -> Tensor:
-    """Sum over the pack's tokens of weight times squared error, a scalar."""
+    """Sum over the pack's tokens of the objective's losses, a scalar."""
     error = objective.errors(network, prepared.clean, sigma, noise, prepared.text, prepared.layout)
-    weighted = prepared.layout.spread(objective.weight(sigma)) * error
+    weighted = objective.losses(network, error, sigma, prepared.layout)
     if prepared.loss_mask is not None:
         weighted = weighted * prepared.loss_mask
     return weighted.sum()

@@ -70,7 +70,7 @@ class Trainer:
         self.folder = RunFolder(Path(config.output))
         self.resume_from = self.folder.resume_point(config)
         compression = compression_of(config, self.resume_from)
-        self.objective = Objective.from_config(config.objective)
+        self.objective = Objective(config.objective)
         self.loader = PackedLoader(config.data, compression, split="train")
         # Kept for the whole run, so that held-out windows are decoded once.
         self.held_out = PackedLoader(config.data, compression, split="val")

@@ -1,14 +1,18 @@
 """The denoiser around a network, and the denoising loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from common import rng
-from models.objectives.edm import EDMConfig, EDMPrecondition, LogNormalNoise, Scalings
-from models.objectives.weights import edm_weight
-from models.pack import PackLayout
+from models.objectives.config import ObjectiveConfig
+from models.objectives.noise import sample_sigma
+from models.objectives.targets import Precondition, precondition
+from models.objectives.weights import weight
+from models.pack import Grid, PackLayout
 
 Network = Callable[[Tensor, Tensor, Tensor, PackLayout], Tensor]
 
@@ -18,7 +22,7 @@ class Denoiser:
     """`D(x; sigma)`: the clean tokens estimated from noisy ones (Karras et al. 2022, eq. 7)."""
 
     network: Network
-    precondition: Callable[[Tensor], Scalings]
+    precondition: Precondition
 
     def __call__(self, x: Tensor, sigma: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
         """`x [N, p]` = clean + sigma * noise, `sigma [n]`, `text [L, d]` to `[N, p]`."""
@@ -30,18 +34,21 @@ class Denoiser:
 
 @dataclass(frozen=True)
 class Objective:
-    """Draws noise levels and noise, and scores a denoiser."""
+    """Draws noise levels and scores a network; the same for every target."""
 
-    precondition: EDMPrecondition
-    noise: LogNormalNoise
+    config: ObjectiveConfig
 
-    @classmethod
-    def from_config(cls, config: EDMConfig) -> "Objective":
-        return cls(EDMPrecondition(config.sigma_data), LogNormalNoise(config.p_mean, config.p_std))
+    @property
+    def precondition(self) -> Precondition:
+        return precondition(self.config.target, self.config.sigma_data)
+
+    def draw_sigma(self, keys: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """One noise level per sample: `keys int64 [n, 2]` to `float32 [n]`."""
+        return sample_sigma(self.config, keys, grids)
 
     def weight(self, sigma: Tensor) -> Tensor:
-        """`[n]` to `[n]`."""
-        return edm_weight(sigma, self.precondition.sigma_data)
+        """`[n]` to `[n]`, for the squared error of the denoised data."""
+        return weight(self.config, sigma, self.precondition(sigma))
 
     def errors(
         self,
@@ -56,6 +63,20 @@ class Objective:
         noisy = clean + layout.spread(sigma)[:, None] * noise
         denoiser = Denoiser(network, self.precondition)
         return (denoiser(noisy, sigma, text, layout) - clean).square().mean(-1)
+
+    def losses(self, network: Any, errors: Tensor, sigma: Tensor, layout: PackLayout) -> Tensor:
+        """What each token adds to the loss, `[N]`, of its `errors [N]`.
+
+        Args:
+            network: the one that made the errors; where the log-variance is learned it holds it,
+                as `log_variance`.
+        """
+        weighted = layout.spread(self.weight(sigma)) * errors
+        if not self.config.log_variance:
+            return weighted
+        with torch.autocast(sigma.device.type, enabled=False):
+            u = layout.spread(network.log_variance(self.precondition(sigma).c_noise))
+        return weighted / u.exp() + u
 
 
 def token_noise(keys: Tensor, layout: PackLayout, token_dim: int) -> Tensor:

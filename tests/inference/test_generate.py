@@ -9,7 +9,7 @@ from inference.generate import VideoShape, check_shape, generate
 from inference.loading import Generator
 from models.dit import DiTConfig
 from models.initialize import initialize
-from models.objectives.edm import EDMConfig
+from models.objectives.config import ObjectiveConfig
 from models.spec import ModelSpec
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig, CausalTokenizer
@@ -18,7 +18,7 @@ from models.tokenizers.causal import CausalConfig, CausalTokenizer
 def make_generator(patch: list[int], channels: int = 4) -> Generator:
     spec = ModelSpec(
         model=DiTConfig(hidden_size=24, num_layers=1, num_heads=2, patch=patch),
-        objective=EDMConfig(),
+        objective=ObjectiveConfig(),
         text=HashedTextConfig(dim=16),
         num_frames=5,
         width=32,

@@ -8,9 +8,9 @@ import torch
 from common.errors import ConfigError
 from inference.config import GenerateConfig, SamplerConfig
 from inference.guidance import guided
-from inference.samplers import euler, heun, karras_sigmas
-from models.objectives.edm import EDMPrecondition
+from inference.samplers import euler, flow_sigmas, heun, karras_sigmas
 from models.objectives.loss import Denoiser
+from models.objectives.targets import precondition
 from models.pack import PackLayout
 
 STD = 0.5
@@ -26,29 +26,63 @@ def truth(x, sigma_from, sigma_to):
     return x * math.sqrt((STD**2 + sigma_to**2) / (STD**2 + sigma_from**2))
 
 
-def error(sampler, num_steps):
+def error(sampler, num_steps, path):
     sigmas = karras_sigmas(num_steps, 0.02, 10.0, 7.0)[:-1]
+    if path == "flow":
+        # Equal steps of t, between the same levels; they are doubled by doubling num_steps.
+        first, last = 10 / 11, 0.02 / 1.02
+        times = [first + (last - first) * i / num_steps for i in range(num_steps + 1)]
+        sigmas = [t / (1 - t) for t in times]
     x = torch.tensor([3.0, -7.0], dtype=torch.float64)
     wanted = truth(x, sigmas[0], sigmas[-1])
-    return float((sampler(exact, x, sigmas, None) - wanted).abs().max())
+    return float((sampler(exact, x, sigmas, None, path) - wanted).abs().max())
 
 
-def test_orders_of_convergence():
+@pytest.mark.parametrize("path", ["edm", "flow"])
+def test_orders_of_convergence(path):
     # Halving the step divides the error by 2 to the order: Euler 1, Heun 2. A Heun whose
     # correction looks at the old point would behave as Euler.
     def order(sampler):
-        return math.log2(error(sampler, 64) / error(sampler, 128))
+        return math.log2(error(sampler, 128, path) / error(sampler, 256, path))
 
-    assert 0.85 < order(euler) < 1.15
-    assert 1.8 < order(heun) < 2.3
-    assert error(heun, 32) < error(euler, 128)
+    print(f"{path}: euler {order(euler):.3f}, heun {order(heun):.3f}")
+    assert 0.9 < order(euler) < 1.1
+    assert 1.9 < order(heun) < 2.1
+    assert error(heun, 32, path) < error(euler, 128, path)
 
 
-def test_samples_have_the_data_s_spread():
+def test_euler_steps_alike_in_both_coordinates_and_heun_does_not():
+    sigmas = karras_sigmas(9, 0.02, 10.0, 7.0)
+    x = torch.tensor([3.0, -7.0], dtype=torch.float64)
+    torch.testing.assert_close(euler(exact, x, sigmas), euler(exact, x, sigmas, None, "flow"))
+    assert not torch.allclose(heun(exact, x, sigmas), heun(exact, x, sigmas, None, "flow"))
+
+
+def test_a_flow_step_is_its_formula():
+    # With the velocity v of clean = 0, noise = y: dy/dt = v, from t = 1 to 0 in equal steps.
+    seen = []
+
+    def denoise(x, sigma):
+        t = sigma / (1 + sigma)
+        seen.append(t)
+        y = x / (1 + sigma)
+        return y - t * (0.3 * y)  # velocity 0.3 y
+
+    sigmas = flow_sigmas(4, shift=1.0)
+    y = torch.tensor([2.0], dtype=torch.float64)
+    out = euler(denoise, y * (1 + sigmas[0]), sigmas, None, "flow")
+    assert seen == pytest.approx([1, 0.75, 0.5, 0.25], abs=1e-4)
+    torch.testing.assert_close(out, y * (1 - 0.25 * 0.3) ** 4, rtol=1e-4, atol=0)
+    shifted = [s / (1 + s) for s in flow_sigmas(4, shift=3.0)]
+    assert shifted == pytest.approx([1, 0.9, 0.75, 0.5, 0], abs=1e-4)
+
+
+@pytest.mark.parametrize("path", ["edm", "flow"])
+def test_samples_have_the_data_s_spread(path):
     torch.manual_seed(0)
-    sigmas = karras_sigmas(40, 0.002, 80.0, 7.0)
+    sigmas = karras_sigmas(40, 0.002, 80.0, 7.0) if path == "edm" else flow_sigmas(80, 1.0)
     x = torch.randn(20_000) * sigmas[0]
-    out = heun(exact, x, sigmas)
+    out = heun(exact, x, sigmas, None, path)
     assert abs(out.std() - STD) < 0.012
     assert out.dtype == x.dtype
 
@@ -83,8 +117,8 @@ def test_guidance_is_one_call_of_two_packs():
 
     layout = PackLayout.build([(1, 1, 2), (2, 1, 1)], [3, 5], torch.tensor([0.0, 24.0]))
     text, x = torch.zeros(8, 4), torch.zeros(4, 2)
-    denoiser = Denoiser(network, EDMPrecondition(0.5))
-    c_out = EDMPrecondition(0.5)(torch.tensor(2.0)).c_out
+    denoiser = Denoiser(network, precondition("edm", 0.5))
+    c_out = precondition("edm", 0.5)(torch.tensor(2.0)).c_out
     for scale in (0.0, 1.0, 3.0):
         calls.clear()
         out = guided(denoiser, text, layout, scale)(x, 2.0)

@@ -10,7 +10,7 @@ import torch
 from dataloading.batch import Batch
 from models.dit import DiT, DiTConfig
 from models.initialize import initialize
-from models.objectives.edm import EDMConfig
+from models.objectives.config import ObjectiveConfig
 from models.objectives.loss import Objective
 from models.pack import PackLayout
 from tests.training.runs import make_trainer, train
@@ -29,7 +29,7 @@ from training.step import (
     weighted_loss,
 )
 
-OBJECTIVE = Objective.from_config(EDMConfig())
+OBJECTIVE = Objective(ObjectiveConfig())
 
 
 def make_network() -> DiT:

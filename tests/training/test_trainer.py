@@ -19,6 +19,7 @@ from common.errors import ConfigError, DataError
 from inference.config import SamplerConfig
 from inference.generate import VideoShape, generate
 from inference.loading import load_generator
+from models.objectives.config import ObjectiveConfig
 from models.objectives.loss import Objective
 from parallel import checkpoint
 from parallel.topology import Topology
@@ -190,6 +191,24 @@ def test_another_computation_in_the_same_folder_is_refused(make_config):
     train(cosine)
     with pytest.raises(ConfigError, match="schedule depends on it"):
         train(replace(cosine, steps=4))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ObjectiveConfig(log_variance=True),
+        ObjectiveConfig(target="flow", sigma_data=1.0, noise="mode", length_power=0.5),
+        ObjectiveConfig(target="v", weight="min_snr", noise="uniform"),
+    ],
+)
+def test_every_objective_trains_and_generates(make_config, objective):
+    run = train(make_config(steps=2, objective=objective))
+    generator = load_generator(run, device="cpu")
+    assert hasattr(generator.network, "log_variance") == objective.log_variance
+    assert generator.spec.objective == objective
+    shape = VideoShape(num_frames=5, width=64, height=48, fps=12.0)
+    (video,) = generate(generator, ["x"], shape, SamplerConfig(num_steps=2), seed=0)
+    assert video.frames.shape == (5, 48, 64, 3)
 
 
 def test_a_loss_that_is_not_finite_stops_with_advice(make_config, monkeypatch):

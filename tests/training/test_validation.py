@@ -10,7 +10,7 @@ from rich.console import Console
 
 from common.errors import ConfigError
 from models.encoding import Encoding
-from models.objectives.edm import EDMConfig
+from models.objectives.config import ObjectiveConfig
 from models.objectives.loss import Objective
 from models.text.hashed import HashedTextConfig, HashedTextEncoder
 from models.tokenizers.causal import CausalConfig
@@ -37,7 +37,7 @@ def parts(curated):
         sigma_data=0.5,
         device=torch.device("cpu"),
     )
-    return Objective.from_config(EDMConfig()), encoding, batches
+    return Objective(ObjectiveConfig()), encoding, batches
 
 
 def zero(x, c_noise, text, layout):
