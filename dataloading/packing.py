@@ -28,6 +28,15 @@ def compute_cost(lengths: Sequence[int], hidden_size: int = _HIDDEN_SIZE) -> int
     return 6 * hidden_size * sum(lengths) + sum(length * length for length in lengths)
 
 
+def cost_order(packs: Sequence[Sequence[int]], *, descending: bool) -> list[int]:
+    """Positions of packs of these lengths in the order of their cost.
+
+    Neighbours then cost about the same, so the ranks of a step do, however many there are. Windows
+    of packs go up and down in turn, so that no rank has the costlier one in every round.
+    """
+    return sorted(range(len(packs)), key=lambda i: compute_cost(packs[i]), reverse=descending)
+
+
 def choose(lengths: list[int], slack: list[int], budget: int) -> list[int]:
     """The pool's positions that make the next pack, ascending; never empty for a non-empty pool.
 

@@ -12,7 +12,7 @@ import torch
 
 from common import rng
 from dataloading.index import ClipTable
-from dataloading.packing import choose, choose_alike, compute_cost
+from dataloading.packing import choose, choose_alike, cost_order
 from dataloading.sources import Blend, Order, Sample, Source
 from dataloading.split import Windows
 from dataloading.state import LoaderState, Waiting
@@ -147,11 +147,9 @@ class Planner:
             packs.append(samples)
             self._planned += 1
         if self._rules.window > 1:
-            # Neighbours cost about the same, so the ranks of a step do, however many there are.
-            # Up and down in turn, so that no rank has the costlier one in every round.
-            packs.sort(key=lambda samples: compute_cost([s.tokens for s in samples]))
-            if first // self._rules.window % 2:
-                packs.reverse()
+            lengths = [[sample.tokens for sample in samples] for samples in packs]
+            order = cost_order(lengths, descending=first // self._rules.window % 2 == 1)
+            packs = [packs[i] for i in order]
         self._ready.extend(Pack(index=first + i, samples=s) for i, s in enumerate(packs))
 
     def _plan_one(self) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""`vfm data`: looks at and checks a folder of WebDataset shards."""
+"""`vfm data`: looks at, checks and indexes a folder of WebDataset shards."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -8,16 +8,20 @@ from typing import Any
 from common.errors import ConfigError, DataError, VfmError, nearest
 
 HELP = """
-look at a folder of shards, or check every clip in it
+look at a folder of shards, check every clip in it, or index it
 
 usage: vfm data info DIR [token_budget=N num_frames=[N,...] size=[W,H] fps=F resize=crop|area]
        vfm data peek DIR [output=FILE.html clips=N]
        vfm data verify DIR [num_threads=N]
+       vfm data index DIR
 
 info    clips, seconds, shapes, rates, captions, and how full packs for training would be
 peek    first frames and captions on one page, which is one file
 verify  reads everything again: checksums, tars, indexes, every picture, every caption; names each
         defect as SHARD: MEMBER: WHAT: VALUE, and ends with exit code 1 if there is any
+
+index   writes where every sample lies, NAME.parts.arrow beside each tar and parts.json, so that
+        dataloading.samples opens the folder at once; again after shards were added or changed
 
 DIR is the output of `vfm curate`, a folder prepared by megatron-energon, or any folder of tars.
 
@@ -26,9 +30,10 @@ examples:
   vfm data info curated token_budget=16384 num_frames=[17,33,65] size=[512,288]
   vfm data peek curated output=sheet.html clips=120
   vfm data verify curated num_threads=8
+  vfm data index folder_of_tars
 """
 
-ACTIONS = ("info", "peek", "verify")
+ACTIONS = ("info", "peek", "verify", "index")
 INTERRUPTED = "nothing was changed; the same command starts again"
 
 
@@ -47,6 +52,11 @@ class InfoSettings:
 class PeekSettings:
     output: str = "peek.html"
     clips: int = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings:
+    """It has none; a word that looks like one is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +81,9 @@ def run(argv: list[str]) -> int:
         return _info(path, settings(InfoSettings, words))
     if action == "peek":
         return _peek(path, settings(PeekSettings, words))
+    if action == "index":
+        settings(IndexSettings, words)
+        return _index(path)
     return _verify(path, settings(VerifySettings, words))
 
 
@@ -210,6 +223,20 @@ def _verify(path: Path, chosen: VerifySettings) -> int:
     said = f"{counted(num_shards, 'shard')}, {counted(num_clips, 'clip')}, {num_bytes:,} bytes"
     print(f"{said}: {counted(num_defects, 'defect') if num_defects else 'no defects'}")
     return 1 if num_defects else 0
+
+
+def _index(path: Path) -> int:
+    from common.pages import counted
+    from dataloading.defects import printable
+    from dataloading.indexing import index_folder
+
+    with _bar() as bar:
+        task = bar.add_task("index", total=None)
+        found = index_folder(path, tick=lambda: bar.advance(task))
+    print(f"{counted(found.num_shards, 'shard')}, {counted(found.num_samples, 'sample')} indexed")
+    for fault in found.faults:
+        print(f"cannot be read: {printable(fault)}")
+    return 1 if found.faults else 0
 
 
 def _bar() -> Any:

@@ -71,7 +71,7 @@ def test_verify_ends_with_one_where_something_is_wrong(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "usage: vfm data info|peek|verify DIR"),
+        ([], "usage: vfm data info|peek|verify|index DIR"),
         (["inf", "x"], "does not know 'inf' (did you mean 'info'?)"),
         (["info"], "takes one folder"),
         (["info", ""], "takes one folder"),
@@ -98,3 +98,22 @@ def test_wrong_requests_are_one_line(
     assert says in printed.err
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""
+
+
+def test_index_makes_any_folder_open_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dataloading.samples import SampleLoader
+
+    make_folder(tmp_path, {"a": [Clip(clip_id="ant", num_frames=2)]})
+    tar = tmp_path / "shards" / "a.tar"
+    plain = tmp_path / "plain" / "b.tar"
+    plain.parent.mkdir()
+    tar.rename(plain)
+    assert main(["data", "index", str(plain.parent)]) == 0
+    assert capsys.readouterr().out == "1 shard, 1 sample indexed\n"
+    assert [len(batch) for batch in SampleLoader(plain.parent)] == [1]
+    content = plain.read_bytes()
+    plain.write_bytes(content[:700])
+    assert main(["data", "index", str(plain.parent)]) == 1
+    assert "cannot be read: b.tar: ends at byte 700" in capsys.readouterr().out

@@ -1,0 +1,281 @@
+"""Whole samples of any folder of WebDataset tars, in one exact order, for everyone's training loop.
+
+    loader = SampleLoader("folder", batch_size=32, shuffle=True)
+    for batch in loader:
+        for sample in batch:
+            sample["__key__"], sample["mp4"], sample["json"]
+
+Nothing is decoded: each part is the bytes of its file. Parts are never unpickled.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from common import rng
+from common.errors import ConfigError, DataError
+from dataloading.order import FixedOrder, ShuffledOrder
+from dataloading.parts import PartTable, Place
+
+STATE_VERSION = 1
+_PLANNED = 4096
+_MAX_OPEN_FILES = 64
+_STATE_KEYS = ("version", "identity", "epoch", "batch", "skipped")
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleBatch:
+    """Samples as dictionaries: `__key__`, and the bytes of each part by its extension."""
+
+    samples: list[Sample]
+    state: dict[str, Any]
+    """The loader's state once this batch was taken."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class SampleLoader(IterableDataset[SampleBatch]):
+    """Iterating gives the rest of an epoch; iterating anew gives the next one, in another order.
+
+    The order of all batches is a function of (seed, epoch) and the folder. Batch k goes to rank
+    k % num_ranks; surplus batches at the end of an epoch are left out, so that all ranks get
+    equally many. Under a torch `DataLoader` (`batch_size=None`), workers share a rank's batches and
+    the order stays. `state_dict` speaks of what was delivered, and `load_state_dict` takes it with
+    any numbers of ranks and workers; under workers take `batch.state`.
+
+    A sample that cannot be read whole is left out of its batch and named in `skipped`; more than
+    `max_bad_samples` of them end the run with a list.
+
+    Args:
+        path: any folder of tars; `vfm data index` makes opening fast.
+        batch_size: samples in a batch; the last of an epoch may have fewer.
+        shuffle: takes samples in random order inside blocks of `shuffle_shards` shards, which are
+            in random order themselves; without it, in the order of the tars.
+        parts: extensions to read; all where none are given.
+        num_threads: that read ahead, two batches each; 0 reads when asked. Workers have none.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        batch_size: int = 32,
+        *,
+        shuffle: bool = True,
+        shuffle_shards: int = 8,
+        seed: int = 0,
+        parts: list[str] | None = None,
+        num_threads: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
+        max_bad_samples: int = 100,
+    ) -> None:
+        if batch_size < 1 or shuffle_shards < 1 or num_threads < 0:
+            raise ConfigError(
+                f"{batch_size=} {shuffle_shards=} {num_threads=}: at least 1, 1 and 0 are needed"
+            )
+        if not 0 <= rank < num_ranks:
+            raise ConfigError(f"rank is {rank}, must be in 0 .. num_ranks-1, {num_ranks - 1}")
+        rng.check_seed(seed)
+        self.path = Path(path)
+        self.batch_size = batch_size
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self.num_threads = num_threads
+        self.max_bad_samples = max_bad_samples
+        self.skipped: dict[str, str] = {}
+        self._settings = {"seed": seed, "shuffle": shuffle, "shuffle_shards": shuffle_shards}
+        self._table = table = PartTable.open(self.path)
+        wanted = [n for n in table.names if parts is None or n in parts]
+        if not wanted or not len(table):
+            raise DataError(f"{path} has no samples with the parts {parts}: it has {table.names}")
+        self._wanted = None if parts is None else frozenset(wanted)
+        every = np.ones(len(table), dtype=bool)
+        self._order = (
+            ShuffledOrder(every, table.shard_start, seed=seed, shuffle_shards=shuffle_shards)
+            if shuffle
+            else FixedOrder(every)
+        )
+        self._epoch = self._next = 0
+        self._begun = False
+        self._files: dict[int, FileIO] = {}
+        self._opening = threading.Lock()
+        self._plan: _Plan | None = None
+        self._fingerprint = table.fingerprint()
+
+    def __len__(self) -> int:
+        """Batches of an epoch on this rank."""
+        return -(-len(self._table) // self.batch_size) // self.num_ranks
+
+    def __iter__(self) -> Iterator[SampleBatch]:
+        """`state_dict` follows what the newest iterator delivers."""
+        if self._begun:
+            self._epoch, self._next = self._epoch + 1, 0
+        self._begun = True
+        info = get_worker_info()
+        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        turns = range(self._next // self.num_ranks + worker, len(self), num_workers)
+        numbers = [turn * self.num_ranks + self.rank for turn in turns]
+        for number, read in zip(numbers, self._reads(numbers, info is None), strict=True):
+            for key, why in read.bad.items():
+                self._skip(key, why)
+            self._next = (number // self.num_ranks + 1) * self.num_ranks
+            yield SampleBatch(samples=read.samples, state=self.state_dict())
+
+    def _reads(self, numbers: list[int], threads: bool) -> Iterator["_Read"]:
+        """Batches of this epoch, read when asked for or ahead."""
+        epoch = self._epoch
+        if not (self.num_threads and threads):
+            yield from (self._read(epoch, number) for number in numbers)
+            return
+        pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="sample-read")
+        try:
+            ahead: deque[Future[_Read]] = deque()
+            for number in numbers:
+                ahead.append(pool.submit(self._read, epoch, number))
+                if len(ahead) > 2 * self.num_threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; the same on all ranks that took equally many batches, up to `skipped`."""
+        return {
+            "version": STATE_VERSION,
+            "identity": self._identity(),
+            "epoch": self._epoch,
+            "batch": self._next,
+            "skipped": dict(self.skipped),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises `DataError` with the reason where the state belongs to other batches."""
+        missing = [key for key in _STATE_KEYS if key not in state]
+        if missing or state["version"] != STATE_VERSION:
+            raise DataError(
+                f"this is no state of a sample loader of version {STATE_VERSION}: it lacks "
+                f"{', '.join(missing) or 'that version'}"
+            )
+        saved, current = state["identity"], self._identity()
+        changed = [
+            f"{k} was {saved.get(k)!r} and is now {v!r}"
+            for k, v in current.items()
+            if saved.get(k) != v
+        ]
+        if changed:
+            raise DataError(f"the loader cannot continue other batches: {'; '.join(changed)}")
+        self._epoch, self._next = state["epoch"], state["batch"]
+        self.skipped = dict(state["skipped"])
+        self._begun = False
+
+    def _identity(self) -> dict[str, Any]:
+        return {"data": self._fingerprint, "batch_size": self.batch_size, **self._settings}
+
+    def _read(self, epoch: int, number: int) -> "_Read":
+        """May be called from many threads."""
+        first = number * self.batch_size
+        end = min(first + self.batch_size, len(self._table))
+        read = _Read(samples=[], bad={})
+        while first < end:
+            plan = self._plan_of(epoch, first)
+            until = min(end, plan.end)
+            for place in plan.places[first - plan.start : until - plan.start]:
+                try:
+                    read.samples.append(self._sample(place))
+                except EOFError as error:
+                    read.bad[place[0]] = str(error)
+            first = until
+        return read
+
+    def _plan_of(self, epoch: int, position: int) -> "_Plan":
+        """Where the samples around this position of the epoch lie."""
+        plan = self._plan
+        if plan is None or plan.epoch != epoch or not plan.start <= position < plan.end:
+            block = self._order.block(epoch, position)
+            inside = position - block.start
+            first = inside - inside % _PLANNED
+            ordinals = block.ordinals[first : first + _PLANNED]
+            places = self._table.places(ordinals)
+            plan = self._plan = _Plan(epoch=epoch, start=block.start + first, places=places)
+        return plan
+
+    def _sample(self, place: Place) -> Sample:
+        key, shard, parts = place
+        # Held here, so that it stays open when another thread drops it.
+        file = self._files.get(shard) or self._open(shard)
+        handle = file.fileno()
+        sample: Sample = {"__key__": key}
+        for name, offset, size in parts:
+            if self._wanted is None or name in self._wanted:
+                content = os.pread(handle, size, offset)
+                if len(content) != size:
+                    raise EOFError(
+                        f"{file.name} ends in its {name}, after {len(content)} of {size} bytes"
+                    )
+                sample[name] = content
+        return sample
+
+    def _open(self, shard: int) -> FileIO:
+        path = self._table.shards[shard]
+        try:
+            file = FileIO(path)
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        with self._opening:
+            while len(self._files) >= _MAX_OPEN_FILES:
+                del self._files[next(iter(self._files))]
+            self._files[shard] = file
+        return file
+
+    def _skip(self, key: str, why: str) -> None:
+        self.skipped[key] = why
+        if len(self.skipped) > self.max_bad_samples:
+            listed = "; ".join(f"{key}: {reason}" for key, reason in self.skipped.items())
+            raise DataError(
+                f"{len(self.skipped)} samples of {self.path} cannot be read, more than "
+                f"max_bad_samples ({self.max_bad_samples}): {listed}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Open files and locks stay in their process.
+        return {**self.__dict__, "_files": {}, "_plan": None, "_opening": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opening = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """A batch, and what could not be read of it, by key and reason."""
+
+    samples: list[Sample]
+    bad: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """Places of the samples from position `start` of an epoch on."""
+
+    epoch: int
+    start: int
+    places: list[Place]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.places)
