@@ -73,13 +73,11 @@ def measure(settings: Settings) -> Iterator[Row]:
             begin = time.process_time()
             packed = pack(lengths, budget)
             micros = (time.process_time() - begin) / len(lengths) * 1e6
-            uneven, worst, total = unevenness(packed, settings)
+            uneven = unevenness(packed, settings)
             for metric, value, unit in (
                 ("fill", sum(lengths) / (len(packed.packs) * budget), "1"),
                 ("oldest", packed.oldest, "packs"),
-                ("uneven", uneven, "1"),
-                ("worst", worst, "1"),
-                ("total", total, "1"),
+                *zip(("uneven", "worst", "total"), uneven or (), ("1",) * 3, strict=False),
                 ("plan", micros, "us/sample"),
             ):
                 yield Row(
@@ -111,8 +109,9 @@ def subjects(settings: Settings) -> dict[str, Callable[[Lengths, int], Packed]]:
     return made
 
 
-def unevenness(packed: Packed, settings: Settings) -> tuple[float, float, float]:
-    """See `HELP`; of whole windows, or of all whole steps where there are fewer packs."""
+def unevenness(packed: Packed, settings: Settings) -> tuple[float, float, float] | None:
+    """See `HELP`; of whole windows, or of all whole steps where there are fewer packs; none where
+    there is not one step."""
     ranks, num_packs = settings.ranks, len(packed.packs)
     width = settings.window if num_packs >= settings.window else num_packs // ranks * ranks
     costs = [
@@ -129,7 +128,7 @@ def unevenness(packed: Packed, settings: Settings) -> tuple[float, float, float]
         slowest, mean = slowest + highest, mean + sum(window) / ranks
         worst = max(worst, highest * ranks / sum(window))
         total = max(total, max(of_rank) * ranks / sum(window))
-    return (slowest / mean if mean else math.nan), worst, total
+    return (slowest / mean, worst, total) if mean else None
 
 
 def read_cases(name: str) -> dict[str, tuple[int, Lengths]]:
