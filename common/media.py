@@ -13,6 +13,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import Interpolation
 
 from common.coded_sizes import CodedSizes
+from common.encoders import Encoding
 from common.errors import MediaError
 from common.picture import EXACT
 from common.storage import atomic_path
@@ -154,9 +155,7 @@ def write_video(
             height=height,
             rate=rate,
             time_base=1 / rate,
-            crf=crf,
-            preset=preset,
-            num_threads=num_threads,
+            encoding=Encoding(crf=crf, preset=preset, num_threads=num_threads),
         ) as writer,
     ):
         for index, rgb in enumerate(frames):

@@ -39,6 +39,24 @@ class Turn:
         return not (self.transpose or self.mirror_x or self.mirror_y)
 
 
+def cropped(
+    picture: VideoFrame, box: tuple[int, int, int, int], size: tuple[int, int]
+) -> VideoFrame:
+    """A box (left, top, width, height) of a yuv420p picture, all even, scaled to `size`."""
+    left, top, width, height = box
+    planar = picture.to_ndarray()
+    luma = planar[: picture.height][top : top + height, left : left + width]
+    chroma = planar[picture.height :].reshape(2, picture.height // 2, picture.width // 2)
+    chroma = chroma[:, top // 2 : (top + height) // 2, left // 2 : (left + width) // 2]
+    flat = np.concatenate([luma.ravel(), chroma.ravel()]).astype(np.uint8, copy=False)
+    result = VideoFrame.from_ndarray(flat.reshape(height * 3 // 2, width), "yuv420p")
+    result.colorspace, result.color_range = picture.colorspace, picture.color_range
+    result.color_primaries, result.color_trc = picture.color_primaries, picture.color_trc
+    smaller = size[0] * size[1] < width * height
+    kernel = Interpolation.AREA if smaller else Interpolation.BICUBIC
+    return result.reformat(width=size[0], height=size[1], interpolation=kernel | EXACT, threads=1)
+
+
 def turn_of(picture: VideoFrame) -> Turn:
     """The display matrix as transpose and mirrors; oblique matrices count as none.
 

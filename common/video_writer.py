@@ -1,4 +1,5 @@
-"""The encoder under `common.media`: H.264 in MP4, equal input to equal bytes."""
+"""The encoder under `common.media`: pictures, and perhaps sound, in MP4; equal input to equal
+bytes."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -6,17 +7,28 @@ from types import TracebackType
 from typing import Self
 
 import av
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from common.audio import Sound
+from common.encoders import Encoding
+
+_AAC_FRAME = 1024
+_AAC_BITS_PER_S = 64_000
+"""For each channel."""
+
 
 class VideoWriter:
-    """H.264 in MP4 with the index in front. Timestamps are written as given (VFR stays VFR).
+    """MP4 with the index in front. Timestamps are written as given (VFR stays VFR).
 
     Args:
         rate: nominal frames per second, for rate control and the header.
         time_base: clock of the timestamps given to `write`.
-        gop: frames between key frames; None is the encoder's choice.
+        sound: written as AAC, from the first picture on; exact to the sample for players that
+            follow edit lists.
     """
 
     def __init__(
@@ -27,29 +39,25 @@ class VideoWriter:
         height: int,
         rate: Fraction,
         time_base: Fraction,
-        crf: int,
-        preset: str,
-        num_threads: int,
-        gop: int | None = None,
+        encoding: Encoding,
+        sound: Sound | None = None,
     ) -> None:
         self._container = av.open(
             str(path), "w", format="mp4", options={"movflags": "+faststart", "fflags": "+bitexact"}
         )
-        # x264's AVX-512 macroblock tree reads memory it never wrote, and equal input then gives
-        # unequal bytes from run to run.
-        params = "mbtree=0"
-        if gop is not None:
-            # Key frames at fixed distance, so that a reader can predict the cost of a seek.
-            params += f":keyint={gop}:min-keyint={gop}:scenecut=0:open-gop=0"
-        options = {"crf": str(crf), "preset": preset, "x264-params": params}
-        stream = self._container.add_stream("libx264", rate=rate, options=options)
+        encoder = encoding.encoder
+        stream = self._container.add_stream(encoder.name, rate=rate, options=encoding.options())
         assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.time_base = time_base
         stream.time_base = time_base
-        stream.codec_context.thread_count = num_threads
+        stream.codec_context.thread_count = encoding.num_threads
+        if encoder.tag is not None:
+            stream.codec_context.codec_tag = encoder.tag
         self._stream = stream
         self._time_base = time_base
+        self._sound = sound
+        self._audio = None if sound is None else self._add_audio(sound)
         self._num_written = 0
         self.keyframes: list[int] = []
         """Timestamps of the key frames, in the clock given; complete after the context."""
@@ -77,6 +85,7 @@ class VideoWriter:
         try:
             if kind is None:
                 self._mux(None)
+                self._mux_sound()
         finally:
             self._container.close()
 
@@ -85,3 +94,21 @@ class VideoWriter:
             if packet.is_keyframe and packet.pts is not None:
                 self.keyframes.append(packet.pts)
             self._container.mux(packet)
+
+    def _add_audio(self, sound: Sound) -> AudioStream:
+        stream = self._container.add_stream("aac", rate=sound.rate_hz, layout=sound.layout)
+        assert isinstance(stream, AudioStream)
+        stream.codec_context.bit_rate = _AAC_BITS_PER_S * len(sound.samples)
+        return stream
+
+    def _mux_sound(self) -> None:
+        if self._sound is None or self._audio is None:
+            return
+        sound = self._sound
+        for at in range(0, sound.samples.shape[1], _AAC_FRAME):
+            part = np.ascontiguousarray(sound.samples[:, at : at + _AAC_FRAME])
+            frame = AudioFrame.from_ndarray(part, format="fltp", layout=sound.layout)
+            frame.sample_rate, frame.pts = sound.rate_hz, at
+            frame.time_base = Fraction(1, sound.rate_hz)
+            self._container.mux(self._audio.encode(frame))
+        self._container.mux(self._audio.encode(None))

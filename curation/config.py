@@ -4,19 +4,8 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from common.encoders import ENCODERS, Encoding
 from curation.limits import Limit, need, need_limits
-
-PRESETS = (
-    "ultrafast",
-    "superfast",
-    "veryfast",
-    "faster",
-    "fast",
-    "medium",
-    "slow",
-    "slower",
-    "veryslow",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,23 +104,45 @@ class BrightConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TranscodeConfig:
-    """H.264 for the shards. Everything here changes the bytes, the number of threads too."""
+    """Clips for the shards. Everything here changes the bytes, the number of threads too."""
 
+    codec: str = "h264"
+    """`h264`, `hevc` or `av1`."""
+    encoder: str = "software"
+    """`software`, or `nvenc` where FFmpeg has it and there is an NVIDIA GPU."""
     crf: int = 18
-    preset: str = "veryfast"
+    """Quality; lower is better, and the scale is the codec's own."""
+    preset: str | None = None
+    """The encoder's own: `veryfast` and the like, 0 to 13 for AV1, p1 to p7 for NVENC. Null takes
+    `veryfast`, 10 or p4."""
     threads: int = 2
     gop_s: float = 1.0
-    """Seconds between key frames; short makes windows of training cheap to reach."""
+    """Seconds between key frames. The length of the windows that training reads is the best: a
+    shorter one costs bytes, a longer one decodes pictures that nobody looks at."""
     max_short_side_px: int | None = 720
     """Larger pictures are scaled down to this; null keeps every size."""
+    crop: bool = True
+    """Leaves black bars out, where the analysis found the same over a whole clip."""
+    copy: bool = False
+    """Takes pictures over without encoding where a clip begins and ends at key frames of a source
+    of this codec and neither size nor crop changes; its key frames stay those of the source."""
+    audio: str = "none"
+    """`none`, or `aac`: the sound of the clip, cut to the sample."""
 
     def __post_init__(self) -> None:
-        need(0 <= self.crf <= 51, "transcode.crf", self.crf, "0 (lossless) to 51")
-        need(
-            self.preset in PRESETS, "transcode.preset", self.preset, f"one of {', '.join(PRESETS)}"
-        )
+        codecs = sorted({codec for codec, _ in ENCODERS})
+        need(self.codec in codecs, "transcode.codec", self.codec, f"one of {', '.join(codecs)}")
+        kinds = sorted({kind for _, kind in ENCODERS}, reverse=True)
+        need(self.encoder in kinds, "transcode.encoder", self.encoder, " or ".join(kinds))
+        encoder = ENCODERS[self.codec, self.encoder]
+        rule = f"0 (best) to {encoder.crf_max}"
+        need(0 <= self.crf <= encoder.crf_max, "transcode.crf", self.crf, rule)
+        known = self.preset is None or self.preset in encoder.presets
+        names = ", ".join(encoder.presets)
+        need(known, "transcode.preset", self.preset, f"one of {names} for {encoder.name}")
         need(1 <= self.threads <= 64, "transcode.threads", self.threads, "1 to 64")
         need(0 < self.gop_s <= 600, "transcode.gop_s", self.gop_s, "above 0")
+        need(self.audio in ("none", "aac"), "transcode.audio", self.audio, "none or aac")
         if self.max_short_side_px is not None:
             need(
                 self.max_short_side_px >= 16,
@@ -139,6 +150,17 @@ class TranscodeConfig:
                 self.max_short_side_px,
                 "at least 16, or null",
             )
+
+    def encoding(self, fps: float) -> Encoding:
+        """For a clip of so many frames per second."""
+        encoder = ENCODERS[self.codec, self.encoder]
+        return Encoding(
+            encoder=encoder,
+            crf=self.crf,
+            preset=self.preset or encoder.preset,
+            num_threads=self.threads,
+            gop=max(1, round(self.gop_s * fps)),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +311,9 @@ class CurateConfig(Decisions, Footage):
     is a clip of its own, rejected as `sparse` and not split."""
     min_side_px: int = 64
     """Videos with a smaller side are refused as `too_small`."""
+    encode: bool = True
+    """False leaves the clips that are kept as spans of their sources (clips.parquet), until
+    `vfm shard` encodes them."""
     retries: int = 1
     """How often an item is tried again after a failure that is not its own fault."""
     shots: ShotsConfig = field(default_factory=ShotsConfig)

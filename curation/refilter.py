@@ -121,6 +121,7 @@ def reshard(
             raise ConfigError(f"{config.folder} keeps no clip: decide otherwise, `vfm refilter`")
         if not config.rewrite:
             check_nothing_to_drop(work.folder, len(work.sharded.keys() - kept))
+        work.sharder.check()
         on_start()
         with writing_to(work.folder):
             if config.rewrite:

@@ -147,6 +147,8 @@ class _Run:
         transcode = self._sharder.transcode
         now = parameters(self._config, self._analyse, transcode)
         check_parameters(self._output, self._ledger, manifest, now)
+        if self._config.encode:
+            self._sharder.check()
         on_start()
         sweep_shards(self._output / "shards", manifest)
         self._take_in(folder, input_, book, {clip_id.split("-")[0] for clip_id in sharded})
@@ -162,10 +164,15 @@ class _Run:
         remember_settings(self._ledger, self._config, now, decision.limits)
         num_stale = found.set_sharded(sharded)
         with writing_to(self._output):
-            self._sharder.append(found, manifest, sharded)
+            if self._config.encode:
+                self._sharder.append(found, manifest, sharded)
+                inside = {clip.clip_id for clip in found.clips if clip.kept}
+            else:
+                self._sharder.place(found, sharded.keys())
+                inside = set(sharded)
             wall_s = time.perf_counter() - began
             ignored = [name for name in input_.others if name not in book.used]
-            summary = self._summary(found, decision, ignored, book, num_stale, wall_s)
+            summary = self._summary(found, decision, ignored, book, num_stale, wall_s, inside)
             write_videos(self._output / "videos.parquet", found.videos)
             write_clips(self._output / "clips.parquet", found.clips)
             failed = found.failed_entries
@@ -268,6 +275,7 @@ class _Run:
         book: CaptionBook,
         num_stale: int,
         wall_s: float,
+        sharded: Collection[str],
     ) -> dict[str, Any]:
         stages = stage_rates(self._work.clock)
         return {
@@ -283,7 +291,7 @@ class _Run:
             "caption_problems": dict(sorted(book.problems.items())),
             "files_ignored": ignored,
             **decision.facts(),
-            "shards": shards_against(found.clips, {c.clip_id for c in found.clips if c.kept}),
+            "shards": shards_against(found.clips, sharded),
             "wall_s": round(wall_s, 3),
             "stages": stages,
             "bottleneck": bottleneck(stages, wall_s),

@@ -9,14 +9,23 @@ from rich.console import Console
 from common.errors import MediaError
 from common.storage import atomic_folder
 from curation.config import CurateConfig
+from curation.executors.local import LocalExecutor
 from curation.inventory import Inventory
 from curation.memory import Work
 from curation.pipeline import Executor, Graph
 from curation.progress import progress_on
 from curation.results import Collected
+from curation.scores import Crop
 from curation.shard import Packer, ShardedClip, bucket_of
 from curation.stage import Failure, failure_of
-from curation.stages.transcode import ClipOrder, EncodedClip, SourceOrder, Transcode, encoded_size
+from curation.stages.transcode import (
+    ClipOrder,
+    EncodedClip,
+    SourceOrder,
+    Transcode,
+    encoded_size,
+    even_box,
+)
 from curation.tables import ClipRow
 from dataloading.energon import write_energon
 from dataloading.schema import Manifest
@@ -45,6 +54,12 @@ class Sharder:
         self._work = work
         self._executor = executor
         self._console = console
+
+    def check(self) -> None:
+        """Raises `ConfigError` where the encoder that is asked for does not work. Other machines
+        than this one find out for themselves."""
+        if isinstance(self._executor, LocalExecutor):
+            self.transcode.setup()
 
     def place(self, found: Collected, encoded: Collection[str] | None = None) -> None:
         """Notes in which bucket each kept clip belongs, and what has an encoding.
@@ -194,8 +209,13 @@ class Sharder:
         found.clip_failed(clip_id, failure)
         return clip_id
 
+    def _box(self, clip: ClipRow) -> Crop | None:
+        return even_box(clip.crop) if self._config.transcode.crop else None
+
     def _size(self, clip: ClipRow) -> tuple[int, int]:
-        return encoded_size(clip.width, clip.height, self._config.transcode.max_short_side_px)
+        box = self._box(clip)
+        width, height = (clip.width, clip.height) if box is None else box[2:]
+        return encoded_size(width, height, self._config.transcode.max_short_side_px)
 
     def _bucket(self, clip: ClipRow) -> str:
         return bucket_of(*self._size(clip), clip.seconds, self._config.shard)
@@ -210,6 +230,7 @@ class Sharder:
             num_frames=clip.num_frames,
             width=width,
             height=height,
+            box=self._box(clip),
         )
 
     def _describe(self, clip: ClipRow) -> dict[str, Any]:
@@ -224,6 +245,7 @@ class Sharder:
             "duration_s": clip.seconds,
             "width": width,
             "height": height,
+            "crop": self._box(clip),
             "fps": clip.fps,
             "num_frames": clip.num_frames,
             "caption": clip.caption or "",

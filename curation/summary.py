@@ -125,7 +125,13 @@ def print_summary(
     if summary.get("decided_by"):
         console.print(chosen_limits(summary), markup=False, highlight=False, soft_wrap=True)
     shards = summary["shards"]
-    if shards["to_add"] or shards["to_leave_out"]:
+    if shards["to_add"] and not shards["clips"]:
+        console.print(
+            f"{shards['to_add']} clips are spans of their sources; `vfm shard` encodes them",
+            markup=False,
+            highlight=False,
+        )
+    elif shards["to_add"] or shards["to_leave_out"]:
         console.print(
             f"the shards are of an earlier decision: {shards['to_add']} clips to add, "
             f"{shards['to_leave_out']} to leave out; `vfm shard` brings them to this one",

@@ -10,12 +10,17 @@ import av
 from av.error import FFmpegError
 from av.video.frame import VideoFrame
 
+from common.audio import read_sound
+from common.encoders import check_encoder
 from common.errors import MediaError
 from common.media import RawFrame, VideoReader
+from common.picture import cropped
 from common.storage import atomic_path
+from common.stream_copy import NotCopyable, copy_span
 from common.video_writer import VideoWriter
 from curation.config import TranscodeConfig
 from curation.machine import is_machine_fault, writing_to
+from curation.scores import Crop
 from curation.sources import FileState, unchanged
 from curation.stage import Failure, Resources, Stage, failure_of
 
@@ -32,6 +37,8 @@ class ClipOrder:
     width: int
     """Of the encoded picture; even."""
     height: int
+    box: Crop | None = None
+    """What is shown of the displayed picture, even on every side; None is all of it."""
 
     @property
     def span(self) -> str:
@@ -84,6 +91,16 @@ class EncodedClip:
         return self.clip_id
 
 
+def even_box(crop: Crop | None) -> Crop | None:
+    """The largest box inside another whose edges and sizes are even, as 4:2:0 needs."""
+    if crop is None:
+        return None
+    left, top, width, height = crop
+    right, bottom = (left + width) // 2 * 2, (top + height) // 2 * 2
+    left, top = (left + 1) // 2 * 2, (top + 1) // 2 * 2
+    return left, top, max(2, right - left), max(2, bottom - top)
+
+
 def encoded_size(width: int, height: int, max_short_side_px: int | None) -> tuple[int, int]:
     """Even (width, height), scaled down where the short side is over the limit."""
     if max_short_side_px is not None and min(width, height) > max_short_side_px:
@@ -97,18 +114,27 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
     distances between them, so variable frame rates stay as they are."""
 
     name = "transcode"
-    version = 2
+    version = 3
 
     def __init__(self, config: TranscodeConfig, spool: Path, *, retries: int) -> None:
         self._config = config
         self._spool = spool
         self.retries = retries
-        self.resources = Resources(cpus=float(config.threads))
+        hardware = config.encoding(25.0).encoder.hardware
+        self.resources = Resources(cpus=float(config.threads), gpus=0.1 if hardware else 0.0)
 
     def params(self) -> dict[str, Any]:
-        # The encoder's version changes bytes too.
+        # The encoder's version changes bytes too. PyAV's names the encoders that it brings along.
         versions = {name: list(av.library_versions[name]) for name in ("libavcodec", "libswscale")}
-        return {**asdict(self._config), "libraries": versions}
+        encoder = self._config.encoding(25.0).encoder.name
+        return {
+            **asdict(self._config),
+            "preset": self._config.encoding(25.0).preset,
+            "libraries": {**versions, "pyav": av.__version__, "encoder": encoder},
+        }
+
+    def setup(self) -> None:
+        check_encoder(self._config.encoding(25.0).encoder)
 
     def process(self, item: SourceOrder) -> Sequence[EncodedClip | Failure]:
         results: dict[str, EncodedClip | Failure] = {}
@@ -131,21 +157,56 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
         A resumed run pays for that with a decode of what it passes over, without encoding it.
         """
         with VideoReader(item.path, num_threads=item.num_threads) as reader:
-            frames = _Cursor(reader.frames(end_s=clips[-1].end_us / 1e6))
+            rest = []
             for clip in clips:
+                copied = self._copied(clip, reader, item.path) if self._config.copy else None
+                if copied is None:
+                    rest.append(clip)
+                else:
+                    yield clip.clip_id, copied
+            if not rest:
+                return
+            frames = _Cursor(reader.frames(end_s=rest[-1].end_us / 1e6))
+            for clip in rest:
                 try:
-                    yield clip.clip_id, self._encode(clip, reader, frames)
+                    yield clip.clip_id, self._encode(clip, reader, frames, item.path)
                 except (MediaError, ValueError, FFmpegError) as error:
                     if isinstance(error, FFmpegError) and is_machine_fault(error):
                         raise
                     yield clip.clip_id, failure_of(clip, self.name, attempt, error)
 
-    def _encode(self, clip: ClipOrder, reader: VideoReader, frames: "_Cursor") -> EncodedClip:
-        clock = reader.time_base
-        duration_s = (clip.end_us - clip.start_us) / 1e6
-        fps = clip.num_frames / duration_s
+    def _copied(self, clip: ClipOrder, reader: VideoReader, source: str) -> EncodedClip | None:
+        """The clip without encoding, where that gives the same pictures."""
+        info, clock = reader.info, reader.time_base
+        changes = clip.box is not None or (clip.width, clip.height) != (info.width, info.height)
+        sound = self._config.audio != "none" and info.has_audio
+        if changes or sound or info.rotation_deg:
+            return None
         path = self._spool / f"{clip.clip_id}.mp4"
-        size = (clip.width, clip.height)
+        try:
+            with atomic_path(path) as temporary:
+                keyframes_s = copy_span(
+                    source,
+                    temporary,
+                    codec=self._config.codec,
+                    start_tick=reader.origin_pts + round(clip.start_us / 1e6 / clock),
+                    end_tick=reader.origin_pts + round(clip.end_us / 1e6 / clock),
+                    num_frames=clip.num_frames,
+                )
+        except NotCopyable:
+            return None
+        return _described(clip, path, keyframes_s)
+
+    def _encode(
+        self, clip: ClipOrder, reader: VideoReader, frames: "_Cursor", source: str
+    ) -> EncodedClip:
+        clock = reader.time_base
+        fps = clip.num_frames / ((clip.end_us - clip.start_us) / 1e6)
+        path = self._spool / f"{clip.clip_id}.mp4"
+        sound = None
+        if self._config.audio == "aac":
+            origin_s = float(reader.origin_pts * clock)
+            sound = read_sound(source, origin_s + clip.start_us / 1e6, origin_s + clip.end_us / 1e6)
         num_frames = 0
         with (
             atomic_path(path) as temporary,
@@ -155,10 +216,8 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
                 height=clip.height,
                 rate=Fraction(fps).limit_denominator(1001),
                 time_base=clock,
-                crf=self._config.crf,
-                preset=self._config.preset,
-                num_threads=self._config.threads,
-                gop=max(1, round(self._config.gop_s * fps)),
+                encoding=self._config.encoding(fps),
+                sound=sound,
             ) as writer,
         ):
             first_tick: int | None = None
@@ -166,7 +225,7 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
                 tick = round(frame.pts_s / clock)
                 first_tick = tick if first_tick is None else first_tick
                 end_tick = round(min(frame.pts_s + frame.duration_s, clip.end_us / 1e6) / clock)
-                picture: VideoFrame = reader.yuv(frame.picture, size=size)
+                picture = _picture(reader, frame.picture, clip)
                 writer.write(picture, pts=tick - first_tick, duration=max(1, end_tick - tick))
                 num_frames += 1
             if num_frames != clip.num_frames:
@@ -175,18 +234,33 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
                     f"{clip.clip_id}: {num_frames} frames where the analysis saw "
                     f"{clip.num_frames}; the source has changed or is damaged",
                 )
-        return EncodedClip(
-            clip_id=clip.clip_id,
-            content_id=clip.content_id,
-            span=clip.span,
-            num_bytes=path.stat().st_size,
-            num_frames=num_frames,
-            width=clip.width,
-            height=clip.height,
-            duration_s=duration_s,
-            fps=fps,
-            keyframes_s=[float(tick * clock) for tick in writer.keyframes],
-        )
+        return _described(clip, path, [float(tick * clock) for tick in writer.keyframes])
+
+
+def _described(clip: ClipOrder, path: Path, keyframes_s: list[float]) -> EncodedClip:
+    duration_s = (clip.end_us - clip.start_us) / 1e6
+    return EncodedClip(
+        clip_id=clip.clip_id,
+        content_id=clip.content_id,
+        span=clip.span,
+        num_bytes=path.stat().st_size,
+        num_frames=clip.num_frames,
+        width=clip.width,
+        height=clip.height,
+        duration_s=duration_s,
+        fps=clip.num_frames / duration_s,
+        keyframes_s=keyframes_s,
+    )
+
+
+def _picture(reader: VideoReader, picture: VideoFrame, clip: ClipOrder) -> VideoFrame:
+    """A decoded picture as it is encoded: cropped, then scaled."""
+    size = (clip.width, clip.height)
+    if clip.box is None:
+        return reader.yuv(picture, size=size)
+    width, height = reader.display_size(picture)
+    whole = reader.yuv(picture, size=(max(2, width // 2 * 2), max(2, height // 2 * 2)))
+    return cropped(whole, clip.box, size)
 
 
 def _may_succeed(result: EncodedClip | Failure) -> bool:
