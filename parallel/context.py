@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from models.attention import Layout, Packed, local_attention
+from models.pack import PackLayout
 from parallel.blocks import BlockAttention, GatherTransport, RingTransport, Transport
 from parallel.collectives import Channel
 from parallel.groups import Groups
@@ -22,6 +23,21 @@ Comm = Literal["p2p", "all_gather", "a2a", "a2a+p2p", "a2a+all_gather"]
 """How a layer's attention goes over the context-parallel ranks: keys and values around a ring, or
 gathered; tokens for heads (a2a); or tokens for heads within `ulysses` ranks and the other between
 them."""
+
+
+def agree_on_pack(share: PackLayout, channel: Channel) -> None:
+    """Raises `CollectiveError` on every rank where ranks were given different packs.
+
+    One small collective for a pack, before anything is made of it: all sizes that layers send
+    follow from the pack and the network, so none of them needs a check of its own.
+    """
+    facts = {
+        "numbers of samples": len(share.grids),
+        "numbers of tokens": sum(share.lens_whole),
+        "numbers of text tokens": sum(share.lens_text),
+        "packs (by checksum)": zlib.crc32(repr((share.grids, share.lens_text)).encode()),
+    }
+    channel.agree(facts, "agree_on_pack", share.device)
 
 
 @dataclass(frozen=True, kw_only=True)
