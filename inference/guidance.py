@@ -8,11 +8,21 @@ from models.objectives.loss import Denoiser
 from models.pack import PackLayout
 
 
-def guided(denoiser: Denoiser, text: Tensor, layout: PackLayout, scale: float) -> Denoise:
+def guided(
+    denoiser: Denoiser,
+    text: Tensor,
+    layout: PackLayout,
+    scale: float,
+    *,
+    null_label: int | None = None,
+) -> Denoise:
     """`D_u + scale * (D_c - D_u)`: scale 1 follows the text alone, 0 ignores it.
 
     With and without text go through the network as one pack of twice the samples, so a step costs
     one call.
+
+    Args:
+        null_label: the label that means no class, where `text` holds class labels `[n]`.
     """
     n = len(layout.grids)
     if scale == 1.0:
@@ -20,6 +30,9 @@ def guided(denoiser: Denoiser, text: Tensor, layout: PackLayout, scale: float) -
     both = PackLayout(
         layout.grids * 2, layout.lens_text + (0,) * n, torch.cat([layout.fps, layout.fps])
     )
+
+    if null_label is not None:
+        text = torch.cat([text, torch.full_like(text, null_label)])
 
     def denoise(x: Tensor, sigma: float) -> Tensor:
         twice = denoiser(torch.cat([x, x]), x.new_full((2 * n,), sigma), text, both)

@@ -13,6 +13,7 @@ from models.family import NetworkConfig
 from models.objectives.config import ObjectiveConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig
+from models.tokenizers.hub import Precision
 
 
 @dataclass(kw_only=True)
@@ -53,6 +54,9 @@ class TokenizerSettings:
     """A saved tokenizer by `path`, or one that is fitted to the training footage at the start."""
 
     path: str | None = None
+    """A folder that vfm or diffusers saved a tokenizer in, or a hub id of a Cosmos or Wan one."""
+    precision: Precision = "fp32"
+    """In which an autoencoder of Cosmos or Wan computes; ours is always fp32."""
     fit: CausalConfig = field(default_factory=CausalConfig)
     fit_videos: int = 128
     """Training windows that the fit sees, at most."""

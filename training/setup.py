@@ -29,7 +29,7 @@ def compression_of(config: TrainConfig, resume_from: Path | None = None) -> Comp
     """
     stored = load_tokenizer(resume_from / "tokenizer") if resume_from else None
     path = config.tokenizer.path
-    given = load_tokenizer(Path(path)) if path is not None else None
+    given = load_tokenizer(path, precision=config.tokenizer.precision) if path is not None else None
     if stored is not None and given is not None and not stored.equals(given):
         raise ConfigError(
             f"tokenizer.path={path} holds another tokenizer than the one that the run in "
@@ -57,8 +57,9 @@ def get_tokenizer(
     """
     if resume_from is not None:
         return load_tokenizer(resume_from / "tokenizer", device)
-    if config.tokenizer.path is not None:
-        tokenizer = load_tokenizer(Path(config.tokenizer.path))
+    path = config.tokenizer.path
+    if path is not None:
+        tokenizer = load_tokenizer(path, precision=config.tokenizer.precision)
     else:
         steps = config.tokenizer.fit_steps
         tokenizer = fit_tokenizer(
