@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal
 
 from common.encoders import ENCODERS, Encoding
+from curation.executors.config import RayConfig
 from curation.limits import Limit, need, need_limits
 
 
@@ -316,6 +318,9 @@ class CurateConfig(Decisions, Footage):
     `vfm shard` encodes them."""
     retries: int = 1
     """How often an item is tried again after a failure that is not its own fault."""
+    executor: Literal["local", "ray"] = "local"
+    """In this process, or on a Ray cluster; the results are the same."""
+    ray: RayConfig = field(default_factory=RayConfig)
     shots: ShotsConfig = field(default_factory=ShotsConfig)
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     transcode: TranscodeConfig = field(default_factory=TranscodeConfig)

@@ -45,6 +45,8 @@ class Work:
         return len({video_id for video_id, _ in done})
 
     def _recall(self, stage: Stage[Any, Any], item: Item) -> Sequence[Any] | None:
+        if isinstance(stage, Ingest):
+            return [item] if item.content_id else None
         if not isinstance(stage, Analyse):
             return None
         raw = self._ledger.recall(item.content_id, item.span, stage.name, stage.params_hash)

@@ -12,7 +12,8 @@ from curation.stage import Failure, Item, Stage
 @dataclass(frozen=True, kw_only=True)
 class Memory:
     """What was done before. `recall` gives a stage's results for an item, or None; `record` keeps
-    them, durably before it returns. Of items they are given, they read only the identity."""
+    them, durably before it returns. Of an item that comes from another stage, only its identity is
+    there to be read."""
 
     recall: Callable[[Stage[Any, Any], Item], Sequence[Any] | None]
     record: Callable[[Stage[Any, Any], Item, Sequence[Any], float], None]

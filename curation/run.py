@@ -1,5 +1,6 @@
 """`vfm curate`: score everything, decide, encode and pack what is kept, and account for it all."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from common.errors import ConfigError, MediaError
 from curation.captions import CaptionBook
 from curation.config import CurateConfig
 from curation.decide import Decision, decide
-from curation.executors.local import LocalExecutor
+from curation.executors.choose import executor_of
 from curation.folder import (
     check_nothing_to_drop,
     check_parameters,
@@ -84,7 +85,8 @@ def curate(
             f"input={config.input} holds no video{more}: name a folder of videos ({endings}, ...)"
         )
     book = CaptionBook(folder, Path(config.captions) if config.captions else None)
-    with opened(output) as ledger:
+    chosen = executor_of(config, output) if executor is None else contextlib.nullcontext(executor)
+    with opened(output) as ledger, chosen as executor:
         run = _Run(config, output, ledger, console or Console(quiet=True), executor)
         return run(folder, found, book, on_start)
 
@@ -120,13 +122,13 @@ class _Run:
         output: Path,
         ledger: Ledger,
         console: Console,
-        executor: Executor | None,
+        executor: Executor,
     ) -> None:
         self._config = config
         self._output = output
         self._ledger = ledger
         self._console = console
-        self._executor = executor or LocalExecutor()
+        self._executor = executor
         self._ingest = Ingest(retries=config.retries)
         self._analyse = Analyse(config, output / "report" / "thumbs")
         self._inventory = Inventory(ledger)

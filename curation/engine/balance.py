@@ -38,6 +38,9 @@ class Demand:
     fixed: int | None = None
     most: int | None = None
     """Not more workers than there are items left."""
+    may_trim: bool = False
+    """Whether a divisible pool may be cut closer now: it is measured well, and those after it have
+    enough waiting for the time of a set-up."""
 
     @property
     def min_share(self) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from curation.engine.packing import Node, Slot
 from curation.pipeline import Step
-from curation.stage import Failure
+from curation.stage import Failure, Item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,15 @@ class Key:
     content_id: str
     span: str
     label: str
+
+
+def key_of(thing: Any, source: Item | Key) -> Key:
+    """Who a thing is. What a run ends with need be no item; it then goes by what it came from."""
+    return Key(
+        content_id=getattr(thing, "content_id", source.content_id),
+        span=getattr(thing, "span", source.span),
+        label=getattr(thing, "label", source.label),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

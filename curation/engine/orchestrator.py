@@ -23,6 +23,7 @@ from curation.engine.cluster import (
     Refused,
     SetupFailed,
     WorkerLost,
+    key_of,
 )
 from curation.engine.pool import Call, Pool, Token, Worker
 from curation.engine.resize import Plan, plan
@@ -35,6 +36,8 @@ _UNKNOWN_LEFT = 10_000
 _MAX_DEATHS = 3
 """Workers that may die on an item before it is set aside."""
 _MAX_SETUP_FAILURES = 3
+_MANY = 256
+"""Results that may wait for the one who asked for them."""
 _GRACE_S = 10.0
 """Beyond its time-out, for a worker that does not stop by itself."""
 
@@ -89,7 +92,6 @@ class Orchestrator:
         self._next_sample_s = self._began_s
         self._measured: set[str] = set()
         self._finished: set[str] = set()
-        self._nodes: Sequence[Any] = ()
 
     def run(self, items: Iterable[Item]) -> Generator[Any | Failure, None, None]:
         """Yields results and failures as they come."""
@@ -98,6 +100,7 @@ class Orchestrator:
             while True:
                 self._admit(waiting)
                 self._retire_finished()
+                more = bool(self._out)
                 while self._out:
                     yield self._out.popleft()
                 if self._exhausted and len(self._finished) == len(self.pools):
@@ -105,7 +108,7 @@ class Orchestrator:
                 self._size()
                 self._dispatch()
                 self._sample()
-                for event in self._cluster.poll(self._patience()):
+                for event in self._cluster.poll(0.0 if more else self._patience()):
                     self._hear(event)
             self._sample(last=True)
         finally:
@@ -115,7 +118,7 @@ class Orchestrator:
     # ---- items
 
     def _admit(self, waiting: Iterator[Item]) -> None:
-        while not self._exhausted:
+        while not self._exhausted and len(self._out) < _MANY:
             if any(
                 len(self.pools[s.name].queue) >= self.pools[s.name].queue_limit()
                 for s in self._graph.first
@@ -126,7 +129,7 @@ class Orchestrator:
                 self._exhausted = True
                 return
             self._num_admitted += 1
-            key = Key(content_id=item.content_id, span=item.span, label=item.label)
+            key = key_of(item, item)
             token = Token(key=key, payload=item, num_bytes=0, origin=item)
             self._route(token, takers(self._graph.first, item))
 
@@ -146,12 +149,14 @@ class Orchestrator:
     def _enter(self, token: Token, name: str) -> None:
         """Queues an item for a step, or passes on what is remembered of it."""
         pool = self.pools[name]
-        known = self._memory.recall(pool.step.stage, token.key)
+        item = token.origin if token.payload is token.origin else token.key
+        known = self._memory.recall(pool.step.stage, item)
         if known is None:
             pool.queue.append(token)
             self._finished.discard(name)
             return
-        made = [_made(self._graph.followers[name], result) for result in known]
+        followers = self._graph.followers[name]
+        made = [_made(followers, result, token.key) for result in known]
         self._pass_on(token, pool, made)
 
     def _pass_on(self, token: Token, pool: Pool, results: Sequence[Made | Failure]) -> None:
@@ -183,7 +188,7 @@ class Orchestrator:
     def _make_again(self, token: Token, step: str) -> None:
         """What an item carried is lost, so it is made again from the input, and nothing else."""
         origin = token.origin
-        key = Key(content_id=origin.content_id, span=origin.span, label=origin.label)
+        key = key_of(origin, origin)
         path = (*token.path, (step, token.key))
         again = Token(key=key, payload=origin, num_bytes=0, origin=origin, wanted=path)
         again.deaths = token.deaths if not token.path else 0
@@ -394,17 +399,18 @@ class Orchestrator:
         now = self._cluster.now()
         if now < self._next_size_s:
             return
-        self._check_times()
-        self._nodes = self._cluster.nodes()
         left = self._left()
         active = [p for n, p in self.pools.items() if n not in self._finished]
+        if not any(p.queue or p.in_flight for p in active):
+            return  # nothing to be done yet, such as while an earlier run's work is recalled
         early = any(not p.measured for p in active)
         self._next_size_s = now + (self._pace.early_s if early else self._pace.steady_s)
-        demands = [p.demand(left[p.name], self._priors.get(p.name)) for p in active]
-        if not demands:
-            return
+        demands = [
+            p.demand(left[p.name], self._priors.get(p.name), may_trim=self._well_fed(p))
+            for p in active
+        ]
         pools = {name: pool.members() for name, pool in self.pools.items()}
-        made = plan(demands, self._nodes, pools, headroom=self._pace.headroom)
+        made = plan(demands, self._cluster.nodes(), pools, headroom=self._pace.headroom)
         for start in made.starts:
             worker = Worker(worker_id=next(self._numbers), slot=start.slot, since_s=now)
             self.pools[start.step].workers[worker.worker_id] = worker
@@ -417,6 +423,12 @@ class Orchestrator:
             if not self.pools[retire.step].workers[retire.worker_id].calls:
                 self._let_go(retire.worker_id)
         self.sight.sized(now, made.allocation, self.pools)
+
+    def _well_fed(self, pool: Pool) -> bool:
+        """Whether those after a step can go on for a while without one of its workers."""
+        after = [self.pools[step.name] for step in self._graph.followers[pool.name]]
+        full = all(len(p.queue) >= 0.7 * p.queue_limit() for p in after)
+        return full and all(p.sure for p in (pool, *after))
 
     def _tell(self, now: float, made: Plan) -> None:
         for name, pool in self.pools.items():
@@ -453,11 +465,11 @@ class Orchestrator:
         self.sight.sample(now, self.pools, self._left())
 
 
-def _made(followers: Sequence[Step], result: Any) -> Made | Failure:
+def _made(followers: Sequence[Step], result: Any, source: Key) -> Made | Failure:
     """A remembered result as if a worker had just given it."""
     if isinstance(result, Failure):
         return result
-    key = Key(content_id=result.content_id, span=result.span, label=result.label)
+    key = key_of(result, source)
     return Made(key=key, payload=result, num_bytes=0, takers=takers(followers, result))
 
 

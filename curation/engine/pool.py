@@ -16,6 +16,8 @@ WINDOW = 256
 """Items over which times are averaged."""
 ENOUGH = 3
 """Items after which a step counts as measured."""
+SURE = 64
+"""Items after which a mean is good to a few percent."""
 
 
 @dataclass(kw_only=True)
@@ -92,7 +94,13 @@ class Pool:
 
     @property
     def measured(self) -> bool:
-        return len(self._times) >= ENOUGH
+        ready = sum(w.ready for w in self.workers.values())
+        # The first to come back had the shortest items, so each worker is waited for.
+        return len(self._times) >= min(max(ENOUGH, ready), SURE)
+
+    @property
+    def sure(self) -> bool:
+        return len(self._times) >= SURE
 
     @property
     def service_s(self) -> float | None:
@@ -139,7 +147,7 @@ class Pool:
         """How many items may wait: enough to bridge a moment, however many workers there are."""
         return max(8, 3 * len(self.workers) * self.step.stage.batch_size)
 
-    def demand(self, items_left: float, prior_s: float | None) -> Demand:
+    def demand(self, items_left: float, prior_s: float | None, *, may_trim: bool = False) -> Demand:
         service_s = self.service_s or prior_s
         return Demand(
             name=self.name,
@@ -148,6 +156,7 @@ class Pool:
             setup_s=self.setup_s,
             fixed=self.step.workers,
             most=max(1, math.ceil(items_left / self.step.stage.batch_size)),
+            may_trim=may_trim,
         )
 
     def members(self) -> list[Member]:

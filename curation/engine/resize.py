@@ -93,6 +93,13 @@ def plan(
                     )
                 if not victims:
                     break
+    if not made.starts and not made.retires:
+        made.retires += [
+            cut
+            for demand in bent.values()
+            if demand.may_trim
+            for cut in _trimmed(demand, allocation.shares[demand.name], staying[demand.name])
+        ]
     return made
 
 
@@ -133,6 +140,22 @@ def _missing(demand: Demand, shares: Sequence[float], now: float) -> list[float]
     if rest < (1e-6 if not now + whole else 0.02):
         return [1.0] * whole
     return [*[1.0] * whole, max(demand.min_share, round(math.ceil(rest * 100 - 1e-6) / 100, 2))]
+
+
+def _trimmed(demand: Demand, shares: Sequence[float], members: Sequence[Member]) -> list[Retire]:
+    """The worker to replace by one with a smaller share, where a pool is too large for what was
+    measured since it was cut."""
+    surplus = sum(m.slot.share for m in members) - sum(shares)
+    if surplus < MIN_GAIN * sum(shares) or len(members) < 2:
+        return []
+    cut = [m for m in members if m.slot.share - surplus >= demand.min_share]
+    if not cut:
+        return []
+    member = min(cut, key=lambda m: (m.slot.share, m.worker_id))
+    reason = (
+        f"{sum(shares):.2f} are enough; its place goes to one of {member.slot.share - surplus:.2f}"
+    )
+    return [Retire(step=demand.name, worker_id=member.worker_id, reason=reason)]
 
 
 def _victims(

@@ -32,11 +32,15 @@ class Capacity:
 
 
 class Sight:
-    """Samples and decisions of one run, as lines of JSON where a file is given."""
+    """Samples and decisions of one run, as lines of JSON where a file is given.
 
-    def __init__(self, path: Path | None = None) -> None:
+    Args:
+        began_s: from when times count, by the cluster's clock; None is the first line.
+    """
+
+    def __init__(self, path: Path | None = None, *, began_s: float | None = None) -> None:
         self._path = path
-        self._began_s: float | None = None
+        self._began_s = began_s
         self.samples: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
         self.table: list[Capacity] = []
@@ -82,6 +86,7 @@ class Sight:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from curation.engine.cluster import Done, Event, Key, Made, Outcome, Ready, WorkerLost
+from curation.engine.cluster import Done, Event, Made, Outcome, Ready, WorkerLost, key_of
 from curation.engine.packing import Node, Slot
 from curation.pipeline import Step, takers
 from curation.stage import Failure, Item, Stage
@@ -79,7 +79,7 @@ class SimulatedCluster:
 
     Args:
         start_s: of a worker's process.
-        per_call_s: what a call costs beside the work.
+        per_call_s: from a call until a free worker begins with it.
         followers: of each step, for the routes of results.
         nodes_at: the machines at a time, for those that come and go; None keeps `nodes`.
         kill: whether a worker dies on an item, as a function of (step, item, seconds).
@@ -126,7 +126,7 @@ class SimulatedCluster:
         worker = self._workers[worker_id]
         stage = worker.step.stage
         assert isinstance(stage, SimStage)
-        at = max(worker.free_s, self._now) + self._per_call_s
+        at = max(worker.free_s, self._now + self._per_call_s)
         outcomes = []
         for item in payloads:
             began = at
@@ -148,9 +148,10 @@ class SimulatedCluster:
             if isinstance(result, Failure):
                 failures.append(result)
                 continue
-            key = Key(content_id=result.content_id, span=result.span, label=result.label)
             names = takers(self._followers[step.name], result)
-            made = Made(key=key, payload=result, num_bytes=stage.num_bytes, takers=names)
+            made = Made(
+                key=key_of(result, item), payload=result, num_bytes=stage.num_bytes, takers=names
+            )
             results.append(made)
         return Outcome(results=results, failures=failures, began_s=began, ended_s=ended)
 

@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from common.errors import ConfigError, VfmError
+from common.errors import VfmError
 from curation.engine.cluster import (
     Done,
     Event,
@@ -34,6 +34,7 @@ from curation.engine.cluster import (
 from curation.engine.orchestrator import Orchestrator, Pace
 from curation.engine.packing import Node, Slot
 from curation.engine.sight import Sight
+from curation.executors.config import RayConfig
 from curation.executors.worker import Report, StageWorker
 from curation.pipeline import Graph, Memory, Step
 from curation.stage import Failure, Item
@@ -43,39 +44,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 _RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayConfig:
-    """The Ray cluster that a run uses."""
-
-    address: str | None = None
-    """Of a cluster that is there: auto, or HOST:PORT. null starts one on this machine."""
-    num_cpus: int | None = None
-    """Of a cluster that is started here; null counts them."""
-    num_gpus: int | None = None
-    object_store_mib: int | None = None
-    """Memory for what waits between stages, likewise."""
-    exclude_head: bool = False
-    """Keeps workers off the head node."""
-    headroom: float = 1.25
-    """How much faster than needed stages without GPUs may be, where processors are spare."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_cpus", "object_store_mib"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"ray.{name}={value} is impossible: at least 1")
-        if self.object_store_mib is not None and self.object_store_mib < 80:
-            raise ConfigError(
-                f"ray.object_store_mib={self.object_store_mib} is impossible: Ray needs 80"
-            )
-        if self.num_gpus is not None and self.num_gpus < 0:
-            raise ConfigError(f"ray.num_gpus={self.num_gpus} is impossible: not negative")
-        if not (self.headroom >= 1 and math.isfinite(self.headroom)):
-            raise ConfigError(f"ray.headroom={self.headroom} is impossible: at least 1")
-
-
 class RayExecutor:
-    """Streams items through pools of actors. Use as a context: it holds the cluster meanwhile.
+    """Streams items through pools of actors. As a context it holds the cluster, which it joins or
+    starts once there is something to do.
 
     Args:
         series: a file for the samples and decisions of each run, as lines of JSON.
@@ -91,13 +62,15 @@ class RayExecutor:
         self._config = config or RayConfig()
         self._series = series
         self._priors = priors
+        self._began_s: float | None = None
         self.sight = Sight()
         """Of the current run."""
         self.cluster: RayCluster | None = None
 
     def __enter__(self) -> "RayExecutor":
-        if not ray.is_initialized():
-            connect(self._config)
+        self._began_s = time.monotonic()
+        if self._series is not None:
+            self._series.unlink(missing_ok=True)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -111,8 +84,8 @@ class RayExecutor:
         *,
         total: int | None = None,
     ) -> Iterator[Any | Failure]:
-        self.sight = Sight(self._series)
-        self.cluster = RayCluster(graph, exclude_head=self._config.exclude_head)
+        self.sight = Sight(self._series, began_s=self._began_s)
+        self.cluster = RayCluster(graph, self._config)
         orchestrator = Orchestrator(
             graph,
             self.cluster,
@@ -173,13 +146,13 @@ class _Waiting:
 class RayCluster:
     """The cluster of the engine, on Ray. Results belong to the driver, so they outlive workers."""
 
-    def __init__(self, graph: Graph, *, exclude_head: bool = False) -> None:
+    def __init__(self, graph: Graph, config: RayConfig) -> None:
         self._graph = graph
-        self._exclude_head = exclude_head
+        self._config = config
         self._actor = ray.remote(StageWorker)
         self._actors: dict[int, Any] = {}
         self._waiting: dict[ray.ObjectRef, _Waiting] = {}
-        self._store_bytes = float(ray.cluster_resources().get("object_store_memory", 0.0))
+        self._store_bytes = 0.0
         self.processes: dict[int, int] = {}
         """Process numbers of workers that are ready."""
 
@@ -187,10 +160,14 @@ class RayCluster:
         return time.monotonic()
 
     def nodes(self) -> Sequence[Node]:
-        alive = [_node(raw) for raw in ray.nodes() if raw["Alive"]]
-        if not self._exclude_head:
-            return [node for node, _ in alive]
-        return [node for node, is_head in alive if not is_head]
+        if not ray.is_initialized():
+            connect(self._config)
+        raw = [node for node in ray.nodes() if node["Alive"]]
+        stores = [float(node["Resources"].get("object_store_memory", 0.0)) for node in raw]
+        self._store_bytes = sum(stores)
+        if self._config.exclude_head:
+            raw = [node for node in raw if "node:__internal_head__" not in node["Resources"]]
+        return [_node(node) for node in raw]
 
     def start(self, worker_id: int, step: Step, slot: Slot) -> None:
         needs = slot.needs
@@ -293,15 +270,15 @@ def _outcome(report: Report, results: Generator[Any, None, None]) -> Outcome:
     )
 
 
-def _node(raw: Mapping[str, Any]) -> tuple[Node, bool]:
-    """A node of Ray's list, and whether it is the head."""
+def _node(raw: Mapping[str, Any]) -> Node:
+    """A node of Ray's list."""
     has = raw["Resources"]
     own = {
         key: float(amount)
         for key, amount in has.items()
         if key not in _RAYS_OWN and not key.startswith(("node:", "accelerator_type:"))
     }
-    node = Node(
+    return Node(
         node_id=raw["NodeID"],
         cpus=float(has.get("CPU", 0.0)),
         gpus=int(has.get("GPU", 0)),
@@ -309,7 +286,6 @@ def _node(raw: Mapping[str, Any]) -> tuple[Node, bool]:
         custom=own,
         labels=raw.get("Labels") or {},
     )
-    return node, "node:__internal_head__" in has
 
 
 def _last_line(error: Exception) -> str:

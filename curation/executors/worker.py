@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import VfmError
-from curation.engine.cluster import Key
+from curation.engine.cluster import Key, key_of
 from curation.executors.attempt import attempt
 from curation.pipeline import Step, takers
 from curation.stage import Failure, Item, Stage
@@ -76,7 +76,7 @@ class StageWorker:
         results = [result for result in found if not isinstance(result, Failure)]
         told = [
             Told(
-                key=Key(content_id=r.content_id, span=r.span, label=r.label),
+                key=key_of(r, item),
                 num_bytes=size_of(r),
                 takers=takers(self._followers, r),
             )

@@ -38,10 +38,11 @@ def test_the_reference_pipeline_finds_its_balance_and_keeps_it() -> None:
     assert run.wall_s < 1.1 * bound
     sizes = run.sizes(20.0)
     assert (sizes["caption"], sizes["download"], sizes["scene"]) == (9, 1, 2)
-    assert sizes == run.sizes(100.0), "no shuffling"
+    assert run.sizes(60.0) == run.sizes(100.0), "no shuffling"
     gpus = [w for w in run.cluster.history.values() if w.step.name in ("embed", "caption")]
-    spent = sum(min(b, 110.0) - max(a, 20.0) for w in gpus for a, b in w.busy if a < 110 and b > 20)
-    assert spent / (90.0 * len(gpus)) > 0.985
+    late = [w for w in gpus if any(b > 100 for _, b in w.busy)]
+    spent = sum(max(0.0, min(b, 110.0) - max(a, 40.0)) for w in late for a, b in w.busy)
+    assert spent / (70.0 * len(late)) > 0.995
     for sample in run.orchestrator.sight.samples:
         assert all(step["queue"] <= 3 * 10 + 8 for step in sample["steps"].values())
 
