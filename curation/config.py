@@ -8,6 +8,7 @@ from typing import Literal
 from common.encoders import ENCODERS, Encoding
 from curation.executors.config import RayConfig
 from curation.limits import Limit, need, need_limits
+from dataloading.buckets import Buckets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +168,16 @@ class TranscodeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardConfig:
-    """Tars by aspect, resolution and duration. The outermost buckets are open, so every clip has
-    one."""
+    """Tars by aspect, resolution and duration; every clip has a bucket, see
+    `dataloading.buckets`."""
 
     target_bytes: int = 256 * 2**20
     """A tar is closed before the clip that would exceed this."""
     aspects: list[str] = field(default_factory=lambda: ["9x16", "3x4", "1x1", "4x3", "16x9"])
     """A clip goes to the nearest, measured in ratio."""
+    aspect_tolerance: float | None = None
+    """How far from an aspect a clip may be: 0.1 is up to a tenth wider or narrower. Clips that are
+    near none go to buckets named `other`. Null is any."""
     short_sides_px: list[int] = field(default_factory=lambda: [240, 360, 480, 720, 1080])
     """Lower bounds of the buckets by resolution; smaller pictures have a bucket of their own."""
     durations_s: list[float] = field(default_factory=lambda: [2.0, 5.0, 10.0])
@@ -186,12 +190,23 @@ class ShardConfig:
             parts = aspect.split("x")
             good = len(parts) == 2 and all(part.isdigit() and int(part) > 0 for part in parts)
             need(good, "shard.aspects", aspect, "written as 16x9")
+        far = self.aspect_tolerance
+        need(far is None or far >= 0, "shard.aspect_tolerance", far, "0 or more, or null")
         for key, bounds in (
             ("shard.short_sides_px", self.short_sides_px),
             ("shard.durations_s", self.durations_s),
         ):
             rising = all(a < b for a, b in pairwise(bounds))
             need(rising and all(b > 0 for b in bounds), key, bounds, "positive and rising")
+
+    @property
+    def buckets(self) -> Buckets:
+        return Buckets(
+            aspects=self.aspects,
+            short_sides_px=self.short_sides_px,
+            durations_s=self.durations_s,
+            aspect_tolerance=self.aspect_tolerance,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import math
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +12,8 @@ from typing import Any
 
 from common.errors import DataError
 from common.storage import atomic_path
-from curation.config import ShardConfig
 from curation.stages.transcode import EncodedClip
+from dataloading.buckets import Buckets
 from dataloading.schema import (
     MANIFEST_NAME,
     IndexRow,
@@ -28,27 +27,6 @@ from dataloading.schema import (
 )
 
 _TAR_BLOCK = 512
-
-
-def bucket_of(width: int, height: int, duration_s: float, config: ShardConfig) -> str:
-    """`ASPECT_RESOLUTION_DURATION`, such as `16x9_360p_2-5s`; every clip has one."""
-    ratio = math.log(width / height)
-
-    def distance(name: str) -> float:
-        across, down = name.split("x")
-        return abs(ratio - math.log(int(across) / int(down)))
-
-    aspect = min(config.aspects, key=distance)
-    sides = [side for side in config.short_sides_px if side <= min(width, height)]
-    if sides:
-        resolution = f"{sides[-1]}p"
-    else:
-        resolution = f"under{config.short_sides_px[0]}p" if config.short_sides_px else "any"
-    bounds = config.durations_s
-    above = sum(bound <= duration_s for bound in bounds)
-    low = f"{bounds[above - 1]:g}" if above else "0"
-    high = f"{bounds[above]:g}" if above < len(bounds) else "inf"
-    return f"{aspect}_{resolution}_{low}-{high}s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +116,7 @@ class Packer:
         shards: folder of the shards.
         expected: clip id to bucket, of all clips that will be `add`ed or `skip`ped.
         describe: clip id to the content of its JSON member.
+        buckets: what the manifest says of them.
         content: the bytes of an encoded clip, by id.
         packed: told the ids of clips once the manifest names their tar.
     """
@@ -149,6 +128,7 @@ class Packer:
         expected: Mapping[str, str],
         describe: Mapping[str, dict[str, Any]],
         target_bytes: int,
+        buckets: Buckets,
         *,
         content: Callable[[str], bytes],
         packed: Callable[[Sequence[str]], None],
@@ -159,6 +139,7 @@ class Packer:
         self._manifest = manifest
         self._describe = describe
         self._target_bytes = target_bytes
+        self._buckets = buckets
         self._bucket_of = dict(expected)
         self._queues: dict[str, _Queue] = defaultdict(_Queue)
         for clip_id in sorted(expected, reverse=True):
@@ -218,7 +199,7 @@ class Packer:
         )
         # By path, so that the order in which buckets fill up leaves no trace.
         shards = sorted([*self._manifest.shards, shard], key=lambda s: s.path)
-        self._manifest = Manifest(shards=shards)
+        self._manifest = Manifest(shards=shards, buckets=self._buckets)
         write_manifest(self._shards, self._manifest)
         self._packed(queue.filled)
         queue.filled, queue.filled_bytes = [], 0

@@ -16,7 +16,7 @@ from curation.pipeline import Executor, Graph
 from curation.progress import progress_on
 from curation.results import Collected
 from curation.scores import Crop
-from curation.shard import Packer, ShardedClip, bucket_of
+from curation.shard import Packer, ShardedClip
 from curation.stage import Failure, failure_of
 from curation.stages.transcode import (
     ClipOrder,
@@ -87,6 +87,7 @@ class Sharder:
             {clip.clip_id: self._bucket(clip) for clip in new},
             {clip.clip_id: self._describe(clip) for clip in new},
             self._config.shard.target_bytes,
+            self._config.shard.buckets,
             content=self._spooled,
             packed=self._forget,
         )
@@ -120,6 +121,7 @@ class Sharder:
                 {clip.clip_id: self._bucket(clip) for clip in kept},
                 {clip.clip_id: self._describe(clip) for clip in kept},
                 self._config.shard.target_bytes,
+                self._config.shard.buckets,
                 content=content,
                 packed=lambda clip_ids: None,
             )
@@ -218,7 +220,7 @@ class Sharder:
         return encoded_size(width, height, self._config.transcode.max_short_side_px)
 
     def _bucket(self, clip: ClipRow) -> str:
-        return bucket_of(*self._size(clip), clip.seconds, self._config.shard)
+        return self._config.shard.buckets.of(*self._size(clip), clip.seconds)
 
     def _order(self, clip: ClipRow) -> ClipOrder:
         width, height = self._size(clip)

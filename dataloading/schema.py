@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from common.errors import DataError
 from common.storage import write_atomic
+from dataloading.buckets import Buckets
 
 MANIFEST_NAME = "manifest.json"
 INDEX_SUFFIX = ".index.arrow"
@@ -77,9 +78,11 @@ class ShardInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All shards of a folder, in the order in which they were made."""
+    """All shards of a folder, in order of path."""
 
     shards: list[ShardInfo] = field(default_factory=list)
+    buckets: Buckets | None = None
+    """How the folders of the shards were chosen, where that is known."""
     format_version: int = FORMAT_VERSION
 
 
@@ -126,6 +129,7 @@ def read_manifest(shards_dir: Path) -> Manifest:
                 "curate the folder again or use the vfm that wrote it"
             )
         shards = [ShardInfo(**shard) for shard in raw["shards"]]
+        buckets = Buckets(**raw["buckets"]) if raw.get("buckets") else None
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"{path} does not exist: give the output folder of a finished `vfm curate`"
@@ -134,4 +138,4 @@ def read_manifest(shards_dir: Path) -> Manifest:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is damaged: {error}") from error
-    return Manifest(shards=shards)
+    return Manifest(shards=shards, buckets=buckets)

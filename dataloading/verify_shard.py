@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import DataError
+from dataloading.buckets import Buckets
 from dataloading.defects import Defect
 from dataloading.energon import META_FOLDER
 from dataloading.folder import Member, ShardFolder, TarSample, energon_counts, list_tar, samples_of
@@ -26,6 +27,7 @@ class Records:
 
     infos: dict[str, ShardInfo]
     energon: dict[str, int] | None
+    buckets: Buckets | None
 
     @staticmethod
     def of(folder: ShardFolder) -> "Records":
@@ -34,6 +36,7 @@ class Records:
         return Records(
             infos={shard.path: shard for shard in manifest.shards} if manifest else {},
             energon=energon_counts(folder.root) if prepared else None,
+            buckets=manifest.buckets if manifest else None,
         )
 
 
@@ -73,7 +76,7 @@ def check_shard(folder: ShardFolder, records: Records, shard: str) -> ShardCheck
             check.note("repeated_member", f"the tar holds {count} files of this name", name)
     samples = list(samples_of(shard, members))
     if info is not None:
-        _check_index(check, folder.root, info, members, cut=bool(faults))
+        _check_index(check, folder.root, info, members, records.buckets, cut=bool(faults))
     else:
         _check_samples(check, samples)
     if records.energon is not None:
@@ -92,7 +95,13 @@ def _check_bytes(check: ShardCheck, path: Path, info: ShardInfo) -> None:
 
 
 def _check_index(
-    check: ShardCheck, root: Path, info: ShardInfo, members: list[Member], *, cut: bool
+    check: ShardCheck,
+    root: Path,
+    info: ShardInfo,
+    members: list[Member],
+    buckets: Buckets | None,
+    *,
+    cut: bool,
 ) -> None:
     """Index against manifest and tar; the clips are looked for where the index says they are."""
     path = root / info.index_path
@@ -115,7 +124,12 @@ def _check_index(
         said = f"{total_s:.3f} s of clips, the manifest says {info.duration_s:.3f}"
         check.note("wrong_duration", said, info.index_path)
     in_tar = {member.name: member for member in members}
+    bucket = info.path.rpartition("/")[0]
     for row in rows:
+        right = buckets.of(row["width"], row["height"], row["duration_s"]) if buckets else bucket
+        if right != bucket:
+            said = f"in {bucket}, its shape and length belong to {right}"
+            check.note("wrong_bucket", said, row["clip_id"])
         found: list[Member] = []
         for part, suffix in (("video", ".mp4"), ("json", ".json")):
             name = row["clip_id"] + suffix

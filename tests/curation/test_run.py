@@ -19,7 +19,6 @@ from common.media import probe, read_frames
 from curation.config import BlurConfig, CurateConfig, MotionConfig, ShardConfig, TranscodeConfig
 from curation.ledger import only_driver
 from curation.run import CurateResult, curate
-from curation.shard import bucket_of
 from curation.summary import printable
 from dataloading.schema import read_index, read_manifest
 from tests.curation import footage
@@ -341,11 +340,3 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
 def test_impossible_settings_are_named(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
-
-
-def test_every_shape_has_a_bucket() -> None:
-    config = ShardConfig()
-    assert bucket_of(640, 360, 3.0, config) == "16x9_360p_2-5s"
-    assert bucket_of(404, 720, 0.9, config) == "9x16_360p_0-2s"
-    assert bucket_of(64, 64, 60.0, config) == "1x1_under240p_10-infs"
-    assert bucket_of(8000, 100, 2.0, config) == "16x9_under240p_2-5s"

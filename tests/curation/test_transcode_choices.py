@@ -25,6 +25,8 @@ from curation.run import curate
 from curation.shard import read_sharded
 from curation.stage import Failure
 from curation.stages.transcode import ClipOrder, EncodedClip, SourceOrder, Transcode, even_box
+from dataloading.folder import open_folder
+from dataloading.verify import verify
 from tests.curation import footage
 
 SOFTWARE = ("h264", "hevc", "av1")
@@ -201,6 +203,7 @@ def test_a_letterboxed_video_is_cropped_into_its_own_bucket(tmp_path: Path) -> N
         sizes[crop] = (clip.encoded.width, clip.encoded.height)
         with VideoReader(clip.read()) as reader:
             assert (reader.info.width, reader.info.height) == sizes[crop]
+        assert [d for step in verify(open_folder(out), num_threads=1) for d in step.defects] == []
     assert sizes[False] == (256, 144)
     assert sizes[True][0] == 256 and 92 <= sizes[True][1] <= 96
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DataError
+from dataloading.buckets import Buckets
 from dataloading.defects import Defect
 from dataloading.energon import write_energon
 from dataloading.folder import open_folder
@@ -78,6 +79,19 @@ def test_a_sound_folder_has_none_and_all_of_it_is_read(folder: Path) -> None:
     size = sum(p.stat().st_size for p in folder.rglob("*.tar"))
     assert sum(step.shard_bytes for step in steps) == size
     assert found(folder / "shards") == set(), "the inner folder is the same folder"
+
+
+def test_a_clip_in_the_wrong_bucket_is_named(tmp_path: Path, video: bytes) -> None:
+    buckets = Buckets(aspects=["16x9", "1x1"], short_sides_px=[], durations_s=[])
+    bucket = buckets.of(WHOLE.width, WHOLE.height, 1.0)
+    wrong = "16x9_any_0-infs"
+    assert bucket != wrong
+    clips = [replace(WHOLE, clip_id=name, video=video) for name in ("ant", "bee")]
+    folder = make_folder(tmp_path / "curated", {f"{bucket}/a": clips[:1], f"{wrong}/b": clips[1:]})
+    assert found(folder) == set()
+    shards = folder / "shards"
+    write_manifest(shards, replace(read_manifest(shards), buckets=buckets))
+    assert found(folder) == {(f"{wrong}/b.tar", "bee", "wrong_bucket")}
 
 
 def flip_a_bit(shards: Path) -> None:
