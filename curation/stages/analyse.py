@@ -16,7 +16,7 @@ from common.storage import write_atomic
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
 from curation.machine import writing_to
 from curation.scores import Crop, FrameScorer, Score, as_score, within
-from curation.shots import ShotFinder, split_spans
+from curation.shots import shot_finder, split_spans
 from curation.sources import SourceFile, clip_id_of, unchanged
 from curation.stage import Failure, Resources, Stage
 
@@ -54,7 +54,9 @@ class Analysis:
     num_frames: int
     num_errors: int
     lost_us: list[tuple[int, int]]
-    """Spans without a trustworthy picture; with the clips they tile 0 .. duration_us."""
+    """Spans without a trustworthy picture."""
+    transitions_us: list[tuple[int, int]]
+    """Spans that belong to no shot; with the lost ones and the clips they tile 0 .. duration_us."""
     clips: list[ScoredClip]
 
 
@@ -70,7 +72,7 @@ class Analyse(Stage[SourceFile, Analysis]):
     """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
 
     name = "analyse"
-    version = 4
+    version = 5
 
     def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
         self._shots: ShotsConfig = config.shots
@@ -109,7 +111,7 @@ class Analyse(Stage[SourceFile, Analysis]):
                     info.duration_s,
                 )
             size = reduced_size(info.width, info.height, self._analysis.width_px)
-            finder = ShotFinder(self._shots, fps=info.fps)
+            finder = shot_finder(self._shots, fps=info.fps)
             scorer = FrameScorer(self._analysis.samples_per_s)
             strip = _Strip(self._analysis.thumbnail_px, gap_us=self._max_clip_us // 4)
             starts: list[int] = []
@@ -121,7 +123,7 @@ class Analyse(Stage[SourceFile, Analysis]):
                     scorer.interrupt()
                 end_us = _us(frame.pts_s + frame.duration_s)
                 bgr, grey = small_picture(reader, frame.picture, size)
-                finder.feed(pts_us, bgr)
+                finder.feed(pts_us, bgr, grey)
                 if scorer.feed(pts_us, grey, partial(luma_of, frame.picture)):
                     strip.feed(pts_us, bgr)
                 starts.append(pts_us)
@@ -130,7 +132,7 @@ class Analyse(Stage[SourceFile, Analysis]):
                 health=reader.health,
                 starts_us=np.array(starts, dtype=np.int64),
                 end_us=end_us,
-                cuts_us=finder.cuts_us,
+                boundaries_us=finder.boundaries(),
                 scorer=scorer,
                 strip=strip,
                 sizes=reader.sizes,
@@ -147,9 +149,18 @@ class Analyse(Stage[SourceFile, Analysis]):
         lost = [(_us(a), _us(b)) for a, b in seen.health.lost_s if _us(b) > _us(a)]
         duration_us = max([end_us, *(b for _, b in lost)])
         spans: list[tuple[int, int]] = []
+        transitions: list[tuple[int, int]] = []
         for stretch in _stretches(stamps, end_us, lost):
-            spans += split_spans(stretch, seen.cuts_us, stamps, self._max_clip_us)
-        lost = _rest(spans, duration_us)
+            kept, cut_out = split_spans(
+                stretch,
+                seen.boundaries_us,
+                stamps,
+                self._max_clip_us,
+                min_shot_us=round(self._shots.min_shot_s * 1e6),
+            )
+            spans += kept
+            transitions += cut_out
+        lost = _rest(sorted(spans + transitions), duration_us)
         clips = [self._clip(item.content_id, seen, *span) for span in spans]
         with writing_to(self._thumbnails):
             for clip in clips:
@@ -170,6 +181,7 @@ class Analyse(Stage[SourceFile, Analysis]):
             num_frames=len(stamps),
             num_errors=seen.health.num_errors,
             lost_us=lost,
+            transitions_us=transitions,
             clips=clips,
         )
 
@@ -200,7 +212,8 @@ def analysis_to_dict(analysis: Analysis) -> dict[str, Any]:
 
 def analysis_from_dict(raw: dict[str, Any]) -> Analysis:
     clips = [_clip_from_dict(clip) for clip in raw["clips"]]
-    return Analysis(**{**raw, "clips": clips, "lost_us": [(a, b) for a, b in raw["lost_us"]]})
+    spans = {name: [(a, b) for a, b in raw[name]] for name in ("lost_us", "transitions_us")}
+    return Analysis(**{**raw, **spans, "clips": clips})
 
 
 def _clip_from_dict(raw: dict[str, Any]) -> ScoredClip:
@@ -285,7 +298,7 @@ class _Seen:
     starts_us: np.ndarray
     """`int64 [n]`"""
     end_us: int
-    cuts_us: list[int]
+    boundaries_us: list[tuple[int, int]]
     scorer: FrameScorer
     strip: _Strip
     sizes: CodedSizes | None

@@ -76,7 +76,7 @@ def test_limits_saved_by_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["refilter", "nowhere"], "there is no folder nowhere"),
         (["refilter", ""], "folder= is empty"),
         (["refilter", ".", "motion.min=p20"], "not the output of a finished `vfm curate`"),
-        (["refilter", ".", "shots.min_ratio=2"], "not the output of a finished"),
+        (["refilter", ".", "shots.max_likeness=2"], "not the output of a finished"),
     ],
 )
 def test_wrong_requests_are_one_line(
@@ -100,7 +100,7 @@ def test_wrong_limits_leave_the_folder_as_it_was(
     for word, line in (
         ("motion.min=p120", "motion.min=p120 is impossible: a number, a percentile such as p20"),
         ("motion.mim=3", "did you mean 'motion.min'"),
-        ("shots.min_ratio=2", "unknown key 'shots.min_ratio'"),
+        ("shots.max_likeness=2", "unknown key 'shots.max_likeness'"),
         ("min_clip_s=20", "at least twice min_clip_s=20"),
     ):
         assert main(["refilter", str(folder), word]) == 2

@@ -202,7 +202,7 @@ def test_slides_are_rejected_as_sparse(tmp_path: Path) -> None:
         ticks=ticks,
         time_base=Fraction(1, 1000),
     )
-    result = _run(tmp_path, max_clip_s=2.0, shots=ShotsConfig(min_content=250.0))
+    result = _run(tmp_path, max_clip_s=2.0, shots=ShotsConfig(detector="stride", stride_s=1e4))
     assert result.summary["seconds_rejected"] == {"sparse": pytest.approx(30.04)}
     rows = pq.read_table(tmp_path / "out" / "clips.parquet").to_pylist()
     assert max(row["end_s"] - row["start_s"] for row in rows if row["kept"]) <= 2.0

@@ -1,16 +1,14 @@
 """Scores and shots: each score follows its dose and little else. No files, no network."""
 
 import time
-from itertools import pairwise
 
 import cv2
 import numpy as np
 import pytest
 
-from curation.config import BlurConfig, CurateConfig, MotionConfig, ShotsConfig
+from curation.config import BlurConfig, CurateConfig, MotionConfig
 from curation.decide import decide
 from curation.scores import SCORES, FrameScorer, Pair, Score, Still, gradient, sharpness
-from curation.shots import ShotFinder, split_spans
 from curation.stages.analyse import ScoredClip, reduced_size
 from tests.curation import footage
 
@@ -124,38 +122,6 @@ def test_each_threshold_has_its_reason() -> None:
     assert reason(_clip(luma=5.0)) == "dark"
     assert reason(_clip(luma=250.0)) == "bright"
     assert reason(_clip(blur=None, motion=None, luma=None)) is None
-
-
-def test_cuts_are_found_at_their_timestamps() -> None:
-    finder = ShotFinder(ShotsConfig(), fps=20)
-    frames = np.concatenate([footage.shot(s, 20, size=(320, 180)) for s in (11, 12, 13)])
-    # Uneven distances: every third frame stays twice as long.
-    times = np.cumsum([0, *([50_000, 50_000, 100_000] * 20)[: len(frames) - 1]])
-    for at, frame in zip(times.tolist(), frames, strict=True):
-        finder.feed(at, frame)
-    assert finder.cuts_us == [times[20], times[40]]
-
-
-def test_nothing_is_compared_across_a_hole() -> None:
-    finder = ShotFinder(ShotsConfig(), fps=20)
-    for number, frame in enumerate(footage.shot(14, 20, size=(320, 180))):
-        finder.feed(number * 50_000, frame)
-    finder.interrupt()
-    for number, frame in enumerate(footage.shot(15, 20, size=(320, 180))):
-        finder.feed(2_000_000 + number * 50_000, frame)
-    assert finder.cuts_us == []
-
-
-def test_long_shots_are_split_evenly_at_frames() -> None:
-    starts = np.arange(0, 10_000_000, 40_000)
-    assert split_spans((0, 10_000_000), [2_000_000], starts, 4_000_000) == [
-        (0, 2_000_000),
-        (2_000_000, 6_000_000),
-        (6_000_000, 10_000_000),
-    ]
-    pieces = split_spans((0, 10_000_000), [], starts, 3_000_000)
-    assert [start for start, _ in pieces] == [0, 2_520_000, 5_000_000, 7_520_000]
-    assert all(b == c for (_, b), (c, _) in pairwise(pieces))
 
 
 def test_the_plane_has_one_area() -> None:

@@ -12,8 +12,10 @@ MAX_US = 2_000_000
 
 def _clips(steps_us: list[int], cuts: list[int] | None = None) -> list[tuple[int, int]]:
     stamps = np.cumsum([0, *steps_us])
-    cuts_us = [int(stamps[n]) for n in cuts or []]
-    return split_spans((0, int(stamps[-1])), cuts_us, stamps[:-1], MAX_US)
+    cuts_us = [(int(stamps[n]), int(stamps[n])) for n in cuts or []]
+    clips, transitions = split_spans((0, int(stamps[-1])), cuts_us, stamps[:-1], MAX_US)
+    assert not transitions
+    return clips
 
 
 def test_long_shots_are_split_evenly_at_frames() -> None:
@@ -35,7 +37,8 @@ def test_clips_tile_the_stretch_and_keep_to_the_longest_length(seed: int) -> Non
     steps = random.choice([1_000, 40_000, 300_000, 999_000, 1_500_000, 60_000_000], 200)
     cuts = sorted(random.choice(np.arange(1, 200), 10, replace=False).tolist())
     stamps = np.cumsum([0, *steps.tolist()])
-    clips = split_spans((0, int(stamps[-1])), [int(stamps[n]) for n in cuts], stamps[:-1], MAX_US)
+    boundaries = [(int(stamps[n]), int(stamps[n])) for n in cuts]
+    clips, _ = split_spans((0, int(stamps[-1])), boundaries, stamps[:-1], MAX_US)
     assert [start for start, _ in clips[1:]] == [end for _, end in clips[:-1]]
     assert (clips[0][0], clips[-1][1]) == (0, int(stamps[-1]))
     starts = set(stamps.tolist())
@@ -48,3 +51,31 @@ def test_clips_tile_the_stretch_and_keep_to_the_longest_length(seed: int) -> Non
             assert len(inside) == 2
         else:
             assert end - start <= MAX_US
+
+
+def test_a_transition_belongs_to_neither_clip() -> None:
+    starts = np.arange(0, 6_000_000, 40_000)
+    boundaries = [(1_000_000, 1_400_000), (3_000_000, 3_000_000)]
+    clips, transitions = split_spans((0, 6_000_000), boundaries, starts, 10_000_000)
+    assert clips == [(0, 1_000_000), (1_400_000, 3_000_000), (3_000_000, 6_000_000)]
+    assert transitions == [(1_000_000, 1_400_000)]
+
+
+def test_crumbs_of_shots_are_part_of_the_transition() -> None:
+    starts = np.arange(0, 6_000_000, 40_000)
+    boundaries = [(at, at) for at in (80_000, 2_000_000, 2_040_000, 4_000_000, 5_920_000)]
+    clips, transitions = split_spans(
+        (0, 6_000_000), boundaries, starts, 10_000_000, min_shot_us=200_000
+    )
+    assert clips == [(80_000, 2_000_000), (2_040_000, 4_000_000), (4_000_000, 5_920_000)]
+    assert transitions == [(0, 80_000), (2_000_000, 2_040_000), (5_920_000, 6_000_000)]
+    whole, none = split_spans((0, 120_000), [], starts[:3], 10_000_000, min_shot_us=200_000)
+    assert (whole, none) == ([(0, 120_000)], [])
+
+
+def test_boundaries_elsewhere_do_not_touch_a_stretch() -> None:
+    starts = np.arange(0, 6_000_000, 40_000)
+    boundaries = [(1_000_000, 1_000_000), (2_800_000, 3_200_000), (5_000_000, 5_000_000)]
+    clips, transitions = split_spans((3_000_000, 5_000_000), boundaries, starts, 10_000_000)
+    assert clips == [(3_200_000, 5_000_000)]
+    assert transitions == [(3_000_000, 3_200_000)]
