@@ -10,7 +10,6 @@ from curation.executors.config import RayConfig
 from curation.limits import Limit, need, need_limits
 from dataloading.buckets import Buckets
 
-
 DETECTORS = ("blend", "transnetv2", "content", "adaptive", "hash", "histogram", "stride")
 
 
