@@ -7,7 +7,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ reading whole samples, decoding them, restoring, and changing ranks, beside othe
 read     whole samples of equal tars (about 85 KB: random bytes, a video, a JSON), page cache warm.
          Every subject's consumer takes each part as bytes of its own and parses the JSON. In one
          process, and with two workers where the subject has any. Samples come in batches of 32.
-decode   the same in one process with every video decoded by PyAV to RGB, beside the decoder alone
-         on bytes in memory
+decode   the same in one process with every video decoded by PyAV to RGB, beside the decoder alone:
+         its time in the same run, sample by sample
 restore  packs of a curated folder: time to the first batch, fresh and restored at far positions,
          and what a save takes and weighs
 ranks    samples lost and doubled when a run on 2 ranks of 2 workers goes on with fewer ranks
@@ -121,32 +121,42 @@ _METRICS = {"samples": "1", "rate": "samples/s", "cpu": "ms/sample", "against de
 
 
 def consume(subject: str, folder: Path, workers: int, decoded: int) -> dict[str, float]:
-    """Runs in a process of its own: one warm pass, unless decoding, then the timed one."""
+    """Runs in a process of its own: one warm pass, then the timed one."""
     read = peers.SUBJECTS[subject].read
-    if not decoded:
-        for _ in read(folder, workers):
-            pass
-    kept: list[bytes] = []
+    for _, video, _ in read(folder, workers):
+        warm = bytes(video)
+    if decoded:
+        return _decoding(read(folder, workers), decoded, warm)
     count = 0
     cpu, wall = _cpu_s(), time.perf_counter()
-    samples = iter(read(folder, workers))
-    for said, video, rest in itertools.islice(samples, decoded or None):
-        owned = bytes(said), bytes(video), bytes(rest)
+    for parts in read(folder, workers):
+        owned = [bytes(part) for part in parts]
         json.loads(owned[0])
         count += 1
-        if decoded:
-            kept.append(owned[1])
-            _decode(owned[1])
-    # Workers are counted once they have ended.
-    samples = None
+    # Workers are counted once they have ended, which the loop's end waits for.
     cpu_s, wall_s = _cpu_s() - cpu, time.perf_counter() - wall
-    made = {"samples": count, "rate": count / wall_s, "cpu": 1000 * cpu_s / count}
-    if decoded:
-        cpu = _cpu_s()
-        for video in kept:
-            _decode(video)
-        made["against decoder"] = cpu_s / (_cpu_s() - cpu)
-    return made
+    return {"samples": count, "rate": count / wall_s, "cpu": 1000 * cpu_s / count}
+
+
+def _decoding(samples: Iterable[peers.Parts], count: int, warm: bytes) -> dict[str, float]:
+    """Reading and decoding take turns, so that whatever else runs here slows both alike."""
+    _decode(warm)
+    read_s = decode_s = 0.0
+    begin = last = time.process_time()
+    wall = time.perf_counter()
+    for parts in itertools.islice(samples, count):
+        owned = [bytes(part) for part in parts]
+        json.loads(owned[0])
+        read = time.process_time()
+        _decode(owned[1])
+        decoded = time.process_time()
+        read_s, decode_s, last = read_s + read - last, decode_s + decoded - read, decoded
+    return {
+        "samples": count,
+        "rate": count / (time.perf_counter() - wall),
+        "cpu": 1000 * (last - begin) / count,
+        "against decoder": (read_s + decode_s) / decode_s,
+    }
 
 
 def _decode(video: bytes) -> None:
@@ -258,13 +268,6 @@ def change_ranks_vfm(folder: Path) -> dict[str, int]:
         path=str(folder), token_budget=1024, num_frames=[1, 5, 9], size=[64, 64], seed=3
     )
     source = PackedLoader(config, Compression())
-    reads: list[Any] = []
-
-    class Unread:
-        """Stands in for the reader: the plan alone is looked at."""
-
-        def read(self, sample: Any) -> None:
-            reads.append(sample)
 
     def deliver(state: Any, ranks: int, workers: int, rounds: int) -> tuple[list[Pack], Any]:
         packs: list[Pack] = []
@@ -275,7 +278,7 @@ def change_ranks_vfm(folder: Path) -> dict[str, int]:
                 planner.restore(state)
                 ahead = Prefetcher(
                     planner,
-                    Unread(),  # type: ignore[arg-type]
+                    lambda sample: None,  # the plan alone is looked at
                     dp_rank=rank,
                     dp_size=ranks,
                     first_round=worker,
@@ -292,7 +295,10 @@ def change_ranks_vfm(folder: Path) -> dict[str, int]:
 
     size = len(source._table)
     packs, state = deliver(source._planner().state(), 2, 2, 50)
-    while min(epoch for epoch, _, _ in state.sources) < 2:
+    # The first epoch is over once none of its samples waits.
+    while state.sources[0][0] == 0 or any(
+        e == 0 for _, e, _ in (*state.pool, *itertools.chain(*state.ready))
+    ):
         more, state = deliver(state, 1, 2, 50)
         packs += more
     seen = [s.ordinal for pack in packs for s in pack.samples if s.epoch == 0]

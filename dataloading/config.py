@@ -9,7 +9,7 @@ RESIZES = ("crop", "area")
 SPLITS = ("train", "val", "all")
 BATCHES = ("packed", "bucketed")
 _POOL_SLACK = 4096
-_WINDOW_SAMPLES = 8192
+_WINDOW_SAMPLES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from dataloading.config import Compression, LoaderConfig
 from dataloading.plan import Planner
 from dataloading.prefetch import Pending, Prefetcher
 from dataloading.reader import Window, WindowReader
+from dataloading.share import Peers, Sharing
 from dataloading.sources import Sample
 from dataloading.split import WindowShape
 from dataloading.state import LoaderState
@@ -53,7 +54,18 @@ class PackedLoader(IterableDataset[Batch]):
         split: str = "train",
         dp_rank: int = 0,
         dp_size: int = 1,
+        peers: Peers | None = None,
+        share: str = "compressed",
+        verify_packs: bool = False,
     ) -> None:
+        """
+        Args:
+            dp_rank, dp_size: of the data axis; ranks of one model-parallel group give the same.
+            peers: the model-parallel group. Its ranks read a part of each pack each and gather
+                the rest, and must all take equally many packs.
+            share: what travels between them; see `dataloading.share`.
+            verify_packs: compares every pack over the group; for finding faults.
+        """
         self._catalogue = Catalogue(config, compression, split)
         if not 0 <= dp_rank < dp_size:
             raise ConfigError(f"dp_rank is {dp_rank}, must be in 0 .. dp_size-1, {dp_size - 1}")
@@ -68,13 +80,22 @@ class PackedLoader(IterableDataset[Batch]):
         self._resumed = False
         self._worker: tuple[int, int] | None = None
         self._reader: WindowReader | None = None
-        self._prefetcher: Prefetcher | None = None
+        self._prefetcher: Prefetcher[Any] | None = None
+        self._peers = peers
+        self._share = share
+        self._verify_packs = verify_packs
+        self._sharing: Sharing | None = None
 
     # Iteration
 
     def __iter__(self) -> Self:
         info = get_worker_info()
         if info is not None:
+            if self._peers is not None:
+                raise ConfigError(
+                    f"num_workers of the DataLoader is {info.num_workers}, must be 0 where a "
+                    "model-parallel group shares packs: a worker is in no process group"
+                )
             if self._worker is not None and self.split != "val":
                 raise ConfigError(
                     "this DataLoader is iterated again with persistent workers, each of which has "
@@ -179,7 +200,7 @@ class PackedLoader(IterableDataset[Batch]):
     def _planner(self) -> Planner:
         return self._catalogue.planner()
 
-    def _start(self) -> Prefetcher:
+    def _start(self) -> Prefetcher[Any]:
         planner = self._planner()
         planner.restore(self._state)
         if self._reader is None:
@@ -189,12 +210,16 @@ class PackedLoader(IterableDataset[Batch]):
                 seed=self.config.seed,
                 cache_bytes=self.config.cache_bytes,
             )
+        if self._peers is not None:
+            self._sharing = Sharing(self._peers, self._share, self._reader)
+        shared = self._sharing
         worker, num_workers = self._worker or (0, 1)
         # A worker's own state is that after its last batch, which the others' batches follow.
         going_on = self._worker is not None and self._state.worker == self._worker
         return Prefetcher(
             planner,
-            self._reader,
+            shared.read if shared else self._reader.read,
+            mine=shared.mine if shared else None,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
             first_round=num_workers - 1 if going_on else worker,
@@ -208,35 +233,63 @@ class PackedLoader(IterableDataset[Batch]):
         if self._prefetcher is not None and self._prefetcher.forked:
             self._prefetcher = self._reader = None
 
-    def _batch(self, pending: Pending) -> Batch | None:
+    def _batch(self, pending: Pending[Any]) -> Batch | None:
         samples: list[Sample] = []
         windows: list[Window] = []
-        for sample, future in zip(pending.pack.samples, pending.windows, strict=True):
-            try:
-                windows.append(future.result())
+        for sample, got in zip(pending.pack.samples, self._windows_of(pending), strict=True):
+            if isinstance(got, MediaError):
+                self._skip(sample, got)
+            else:
                 samples.append(sample)
-            except MediaError as error:
-                self._skip(sample, error)
+                windows.append(got)
         index = pending.pack.index
         if samples:
-            return self._assemble(index, samples, windows, suffix="")
-        if self.split == "val":
+            batch = self._assemble(index, samples, windows, suffix="")
+        elif self.split == "val":
             return None
-        sample, window = self._substitute(pending.pack.samples[0])
-        return self._assemble(index, [sample], [window], suffix=f".{index}")
+        else:
+            sample, window = self._substitute(pending.pack.samples[0])
+            batch = self._assemble(index, [sample], [window], suffix=f".{index}")
+        if self._sharing is not None and self._verify_packs:
+            self._sharing.verify(batch)
+        return batch
+
+    def _windows_of(self, pending: Pending[Any]) -> list[Window | MediaError]:
+        """All of a pack, in its order, on every rank of the group alike."""
+        if self._sharing is not None:
+            assert self._prefetcher is not None
+            parts = [read.result() for read in pending.reads]
+            return self._sharing.exchange(pending.pack.samples, parts, self._prefetcher.pool)
+        found: list[Window | MediaError] = []
+        for read in pending.reads:
+            try:
+                found.append(read.result())
+            except MediaError as error:
+                found.append(error)
+        return found
+
+    def _read_now(self, sample: Sample) -> Window | MediaError:
+        assert self._reader is not None
+        if self._sharing is not None:
+            assert self._prefetcher is not None
+            parts = [self._sharing.read(sample)] if self._sharing.mine([sample])[0] else []
+            return self._sharing.exchange([sample], parts, self._prefetcher.pool)[0]
+        try:
+            return self._reader.read(sample)
+        except MediaError as error:
+            return error
 
     def _substitute(self, failed: Sample) -> tuple[Sample, Window]:
         """The first readable clip after `failed`, in the same epoch and stage."""
-        assert self._reader is not None
         planner = self._planner()
         usable = np.flatnonzero(self._catalogue.stages[failed.stage].windows.usable)
         after = np.concatenate([usable[usable > failed.ordinal], usable[usable < failed.ordinal]])
         for ordinal in after:
             sample = planner.draw(np.array([ordinal]), failed.epoch, failed.stage)[0]
-            try:
-                return sample, self._reader.read(sample)
-            except MediaError as error:
-                self._skip(sample, error)
+            got = self._read_now(sample)
+            if not isinstance(got, MediaError):
+                return sample, got
+            self._skip(sample, got)
         raise DataError(
             f"no clip of {self._named} can be read; copy the folder again, or curate it "
             f"again: {_listed(self._state.skipped)}"

@@ -3,31 +3,34 @@
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from dataloading.plan import Pack, Planner
-from dataloading.reader import Window, WindowReader
+from dataloading.sources import Sample
 from dataloading.state import LoaderState
 
 _POLL_S = 0.1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pending:
-    """A pack whose windows are being read, and the planner's state once it is delivered.
+class Pending(Generic[T]):
+    """A pack whose samples are being read, and the planner's state once it is delivered.
 
     That state lies after the whole round of `dp_size` packs, one for each rank, so it is the same
     on every rank that has taken equally many.
     """
 
     pack: Pack
-    windows: list[Future[Window]]
+    reads: list[Future[T]]
+    """Of the samples that this process reads, in the pack's order."""
     state: LoaderState
 
 
-class Prefetcher:
+class Prefetcher(Generic[T]):
     """Iterator of one rank's packs; `num_packs` at most are in memory besides the one taken last.
 
     Its threads are those of the process that made it; a fork of that process has to make its own.
@@ -36,8 +39,9 @@ class Prefetcher:
     def __init__(
         self,
         planner: Planner,
-        reader: WindowReader,
+        read: Callable[[Sample], T],
         *,
+        mine: Callable[[Sequence[Sample]], list[bool]] | None = None,
         dp_rank: int,
         dp_size: int,
         first_round: int = 0,
@@ -45,17 +49,22 @@ class Prefetcher:
         num_packs: int,
         num_threads: int,
     ) -> None:
-        """Of the rounds of `dp_size` packs, takes every `every_round`-th from `first_round` on."""
+        """Of the rounds of `dp_size` packs, takes every `every_round`-th from `first_round` on.
+
+        Each sample of a pack is read by `read` in some thread, of those that `mine` says.
+        """
         self._planner = planner
-        self._reader = reader
+        self._read = read
+        self._mine = mine
         self._dp_rank = dp_rank
         self._dp_size = dp_size
         self._pass_over = first_round
         self._every_round = every_round
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="loader-read")
+        self.pool = ThreadPoolExecutor(num_threads, thread_name_prefix="loader-read")
+        """Where samples are read, and decoded where that comes later."""
         self._pid = os.getpid()
         self._room = threading.Semaphore(num_packs)
-        self._queue: queue.SimpleQueue[Pending | BaseException | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Pending[T] | BaseException | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="loader-plan", daemon=True)
         self._thread.start()
@@ -65,10 +74,10 @@ class Prefetcher:
         """Whether this is a fork of the maker: no thread runs here, and any lock may be held."""
         return os.getpid() != self._pid
 
-    def __iter__(self) -> Iterator[Pending]:
+    def __iter__(self) -> Iterator[Pending[T]]:
         return self
 
-    def __next__(self) -> Pending:
+    def __next__(self) -> Pending[T]:
         """Raises what planning raised; reading errors are in the futures."""
         assert not self.forked
         if self._stop.is_set():
@@ -89,14 +98,14 @@ class Prefetcher:
         self._stop.set()
         self._room.release()
         self._thread.join()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self.pool.shutdown(wait=True, cancel_futures=True)
 
     def stop(self) -> None:
         """Lets the threads end by themselves; may be called from any, as by a finalizer."""
         if self.forked:
             return
         self._stop.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
         try:
@@ -113,18 +122,20 @@ class Prefetcher:
                 return False
         return not self._stop.is_set()
 
-    def _next_round(self) -> Pending | None:
+    def _next_round(self) -> Pending[T] | None:
         """Draws one pack for each rank, and starts to read this rank's; none at the end."""
         for _ in range(self._pass_over * self._dp_size):
             self._planner.next_pack()
         self._pass_over = self._every_round - 1
-        mine: tuple[Pack, list[Future[Window]]] | None = None
+        mine: tuple[Pack, list[Future[T]]] | None = None
         for _ in range(self._dp_size):
             pack = self._planner.next_pack()
             if pack is None:
                 break
             if pack.index % self._dp_size == self._dp_rank:
-                mine = pack, [self._pool.submit(self._reader.read, s) for s in pack.samples]
+                own = self._mine(pack.samples) if self._mine else [True] * len(pack.samples)
+                chosen = [s for s, is_mine in zip(pack.samples, own, strict=True) if is_mine]
+                mine = pack, [self.pool.submit(self._read, s) for s in chosen]
         if mine is None:
             return None
-        return Pending(pack=mine[0], windows=mine[1], state=self._planner.state())
+        return Pending(pack=mine[0], reads=mine[1], state=self._planner.state())

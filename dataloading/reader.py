@@ -46,7 +46,7 @@ class WindowReader:
 
     def read(self, sample: Sample) -> Window:
         """Raises `MediaError` naming the clip where its window cannot be read."""
-        clip, windows = self._table.location(sample.ordinal), self._stages[sample.stage]
+        clip = self._table.location(sample.ordinal)
         spec = self._spec(sample, clip.clip_id)
         try:
             kept = self._cache.get(
@@ -58,12 +58,40 @@ class WindowReader:
             rgb = frames.at(spec.times_s, spec.period_s)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
+        return self._window(sample, clip.clip_id, spec, rgb, caption)
+
+    def num_bytes(self, sample: Sample) -> int:
+        """What `fetch` reads of it, by the index."""
+        return int(self._table.num_bytes[sample.ordinal])
+
+    def fetch(self, sample: Sample) -> tuple[bytes, str]:
+        """The clip's file and its caption. Raises as `read_members`."""
+        clip = self._table.location(sample.ordinal)
+        try:
+            return read_members(clip)
+        except MediaError as error:
+            raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
+
+    def decode(self, sample: Sample, video: bytes, caption: str) -> Window:
+        """The window out of what `fetch` gave. Raises as `read`."""
+        clip = self._table.location(sample.ordinal)
+        spec = self._spec(sample, clip.clip_id)
+        try:
+            rgb = decode_window(video, spec).at(spec.times_s, spec.period_s)
+        except MediaError as error:
+            raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
+        return self._window(sample, clip.clip_id, spec, rgb, caption)
+
+    def _window(
+        self, sample: Sample, clip_id: str, spec: WindowSpec, rgb: np.ndarray, caption: str
+    ) -> Window:
+        fps = float(self._stages[sample.stage].fps[sample.ordinal])
         return Window(
-            clip_id=clip.clip_id,
+            clip_id=clip_id,
             frames=torch.from_numpy(rgb),
             caption=caption,
             start_s=float(spec.times_s[0]),
-            fps=float(windows.fps[sample.ordinal]) if len(spec.times_s) > 1 else 0.0,
+            fps=fps if len(spec.times_s) > 1 else 0.0,
         )
 
     def _spec(self, sample: Sample, clip_id: str) -> WindowSpec:
