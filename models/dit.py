@@ -6,7 +6,6 @@ Peebles and Xie 2023 (DiT, AdaLN-zero); cross-attention, per-head QK-RMSNorm, Ad
 Legend: n samples, N tokens, L text tokens, h hidden size, p patch features.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,8 +16,8 @@ from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
 from models.conditioning import ClassConditioning, SampleConditioning, TextConditioning
 from models.flops import Widths
-from models.layers import MLP, Linears, PlainLinears, layer_norm
-from models.modulation import AdaLN, FinalLayer, gated, modulated
+from models.layers import MLP, Linears, PlainLinears
+from models.modulation import LAYER_NORM, AdaLN, FinalLayer, Norm, gated, modulated
 from models.multihead import CrossAttention, HeadShape, SelfAttention
 from models.pack import PackLayout
 from models.patch import Patch, patch_of
@@ -111,7 +110,7 @@ class DiTBlock(nn.Module):
         adaln_rank: int,
         attention: Attention,
         linears: Linears,
-        norm_mlp: Callable[[Tensor], Tensor] = layer_norm,
+        norm_mlp: Norm = LAYER_NORM,
     ) -> None:
         super().__init__()
         self.self_attention = SelfAttention(heads, attention, linears)

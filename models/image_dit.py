@@ -7,7 +7,6 @@ Legend: n samples, N tokens, h hidden size, p patch features.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_positive
 from models.conditioning import SCALAR_FEATURES, ClassConditioning
 from models.dit import DiTBlock
-from models.layers import MLP, Linears, PlainLinears, layer_norm
+from models.layers import MLP, LayerNorm, Linears, PlainLinears
 from models.modulation import FinalLayer
 from models.multihead import HeadShape
 from models.pack import PackLayout
@@ -79,7 +78,7 @@ class ImageDiT(nn.Module):
         )
         self.classes = ClassConditioning(config.num_classes, h)
         heads = HeadShape(dim=h, num_heads=config.num_heads, qk_norm="none", bias=True)
-        norm = partial(layer_norm, eps=config.eps_mlp)
+        norm = LayerNorm(config.eps_mlp)
         self.blocks = nn.ModuleDict()
         for i in range(config.num_layers):
             mlp = MLP(h, 4 * h, linears, bias=True)

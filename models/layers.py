@@ -1,5 +1,6 @@
 """Small layers, and the provider through which a model gets its linears."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -86,9 +87,14 @@ class SwiGLU(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-def layer_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
+@dataclass(frozen=True)
+class LayerNorm:
     """Layer norm over the last axis without learned scale and shift: AdaLN brings those."""
-    return F.layer_norm(x, x.shape[-1:], eps=eps)
+
+    eps: float = 1e-6
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=self.eps)
 
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:

@@ -4,13 +4,17 @@ Legend: n samples, N tokens, h hidden size, r rank.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.layers import Linears, layer_norm
+from models.layers import LayerNorm, Linears
 from models.pack import PackLayout
+
+Norm = Callable[[Tensor], Tensor]
+LAYER_NORM = LayerNorm()
 
 Modulation = tuple[Tensor, Tensor, Tensor]
 """Shift, scale and gate of one sub-block, each `[n, h]`."""
@@ -58,7 +62,7 @@ class FinalLayer(nn.Module):
         linears: Linears,
         rank: int = 0,
         bias: bool = True,
-        norm: Callable[[Tensor], Tensor] = layer_norm,
+        norm: Norm = LAYER_NORM,
     ) -> None:
         super().__init__()
         self.hidden_size, self.norm = hidden_size, norm
@@ -82,19 +86,87 @@ class FinalLayer(nn.Module):
 
 
 def modulated(
-    x: Tensor,
-    shift: Tensor,
-    scale: Tensor,
-    layout: PackLayout,
-    norm: Callable[[Tensor], Tensor] = layer_norm,
+    x: Tensor, shift: Tensor, scale: Tensor, layout: PackLayout, norm: Norm = LAYER_NORM
 ) -> Tensor:
-    """Norm of `x [N, h]`, then each sample's own `shift` and `scale` `[n, h]`.
-
-    Fused and added per sample where possible: at small sizes a step is bound by memory traffic.
-    """
-    return torch.addcmul(layout.spread(shift), norm(x), layout.spread(1 + scale))
+    """Norm of `x [N, h]`, then each sample's own `shift` and `scale` `[n, h]`."""
+    samples = Samples(layout)
+    if isinstance(norm, LayerNorm):
+        return _NormModulate.apply(x, shift, scale, samples, norm.eps)
+    return samples.add_scaled(samples.spread(shift), norm(x), 1 + scale)
 
 
 def gated(x: Tensor, gate: Tensor, y: Tensor, layout: PackLayout) -> Tensor:
     """`x + gate * y` with each sample's own gate `[n, h]`."""
-    return torch.addcmul(x, layout.spread(gate), y)
+    return _Gate.apply(x, gate, y, Samples(layout))
+
+
+class Samples:
+    """Values per sample against tokens of a pack; samples of equal lengths need no copies."""
+
+    def __init__(self, layout: PackLayout) -> None:
+        self.segment, self.num, self.size = layout.segment, len(layout.lens), layout.lens[0]
+        self.equal = all(size == self.size for size in layout.lens)
+
+    def spread(self, per_sample: Tensor) -> Tensor:
+        """`[n, h]` to what broadcasts against tokens as `rows` has them."""
+        return per_sample[:, None] if self.equal else per_sample.index_select(0, self.segment)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """`[N, h]` to `[n, s, h]` where all samples have s tokens."""
+        return x.unflatten(0, (self.num, self.size)) if self.equal else x
+
+    def add_scaled(self, base: Tensor, x: Tensor, factor: Tensor) -> Tensor:
+        """`base + x * factor`: `base` as `spread` or `rows` has it, `x [N, h]`, `factor [n, h]`."""
+        return torch.addcmul(base, self.rows(x), self.spread(factor)).view_as(x)
+
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        return (self.rows(x) * self.spread(factor)).view_as(x)
+
+    def sums(self, x: Tensor) -> Tensor:
+        """Over each sample's tokens: `[N, h]` to `[n, h]`."""
+        if self.equal:
+            return self.rows(x).sum(1)
+        # As a product: sums of any lengths at once, and in the same order each time.
+        member = torch.zeros(self.num, len(x), dtype=x.dtype, device=x.device)
+        return member.scatter_(0, self.segment[None], 1) @ x
+
+
+class _NormModulate(torch.autograd.Function):
+    """Layer norm, times `1 + scale`, plus `shift`. Keeps its input, and not what lies between."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shift: Tensor, scale: Tensor, samples: Samples, eps: float):
+        normed, mean, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+        ctx.save_for_backward(x, scale, mean, inverse)
+        ctx.samples = samples
+        return samples.add_scaled(samples.spread(shift), normed, 1 + scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):
+        (grad,) = grads
+        x, scale, mean, inverse = ctx.saved_tensors
+        samples, size = ctx.samples, x.shape[-1:]
+        normed = ((x - mean) * inverse).to(x.dtype)
+        of_normed = samples.times(grad, 1 + scale).to(x.dtype)
+        of_x, _, _ = torch.ops.aten.native_layer_norm_backward(
+            of_normed, x, size, mean, inverse, None, None, [True, False, False]
+        )
+        of_shift, of_scale = samples.sums(grad), samples.sums(normed.mul_(grad))
+        return of_x, of_shift.to(scale.dtype), of_scale.to(scale.dtype), None, None
+
+
+class _Gate(torch.autograd.Function):
+    """`x + gate * y`. Keeps the gate as it is, and not a copy of it for every token."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate: Tensor, y: Tensor, samples: Samples):
+        ctx.save_for_backward(gate, y)
+        ctx.samples, ctx.dtype = samples, x.dtype
+        return samples.add_scaled(samples.rows(x), y, gate)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):
+        (grad,) = grads
+        gate, y = ctx.saved_tensors
+        of_y, of_gate = ctx.samples.times(grad, gate), ctx.samples.sums(grad * y)
+        return grad.to(ctx.dtype), of_gate.to(gate.dtype), of_y.to(y.dtype), None

@@ -9,7 +9,6 @@ Legend: n samples, N tokens, L text tokens, h hidden size, p patch features.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
 from models.conditioning import with_null
-from models.layers import MLP, Linears, PlainLinears, layer_norm
+from models.layers import MLP, LayerNorm, Linears, PlainLinears
 from models.modulation import gated, modulated
 from models.multihead import CrossAttention, HeadShape, SelfAttention
 from models.pack import PackLayout
@@ -70,7 +69,7 @@ class WanBlock(nn.Module):
         self.cross_attention = CrossAttention(heads, attention, linears)
         self.mlp = MLP(h, config.ffn_size, linears, bias=True)
         self.table = nn.Parameter(torch.zeros(6, h))
-        self.norm = partial(layer_norm, eps=config.eps)
+        self.norm = LayerNorm(config.eps)
 
     def forward(
         self, x: Tensor, modulation: Tensor, text: Tensor, layout: PackLayout, rotary: Rotary
@@ -140,5 +139,5 @@ class Wan(nn.Module):
         for block in self.blocks.values():
             x = block(x, modulation, text, layout, rotary)
         shift, scale = (time[:, None] + self.table).unbind(1)
-        norm = partial(layer_norm, eps=self.config.eps)
+        norm = LayerNorm(self.config.eps)
         return self.project(modulated(x, shift, scale, layout, norm))
