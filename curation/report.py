@@ -253,14 +253,7 @@ def _body(
     ]
     if isinstance(summary.get("wall_s"), int | float):
         figures.append(("Wall time", duration(summary["wall_s"]), ""))
-    shards = summary.get("shards", {})
-    behind = (
-        f'<p class="warning">The shards are of an earlier decision: '
-        f"{counted(shards['to_add'], 'clip')} to add, {shards['to_leave_out']:,} to leave out. "
-        "<code>vfm shard</code> brings them to this one.</p>"
-        if shards.get("to_add") or shards.get("to_leave_out")
-        else ""
-    )
+    behind = _behind(summary.get("shards", {}))
     kept = parts[0].num_clips
     bar = stacked_bar([(part.label, part.colour, part.seconds) for part in parts], seconds_in)
     lede = (
@@ -327,3 +320,19 @@ def _reasons(failures: list[dict[str, Any]]) -> str:
     counts = Counter(str(row.get("reason", "no reason given")) for row in failures)
     said = [f"{badge(reason, 'fill-failed')} {count:,}" for reason, count in counts.most_common()]
     return f'<p class="reasons num">{" ".join(f"<span>{one}</span>" for one in said)}</p>'
+
+
+def _behind(shards: Mapping[str, Any]) -> str:
+    """What the shards lack or hold too much."""
+    if shards.get("to_add") and not shards.get("clips"):
+        return (
+            f'<p class="notice">{counted(shards["to_add"], "clip")} to add to the shards: '
+            "they are spans of their sources until <code>vfm shard</code> encodes them.</p>"
+        )
+    if shards.get("to_add") or shards.get("to_leave_out"):
+        return (
+            '<p class="warning">The shards are of an earlier decision: '
+            f"{counted(shards['to_add'], 'clip')} to add, {shards['to_leave_out']:,} to leave out. "
+            "<code>vfm shard</code> brings them to this one.</p>"
+        )
+    return ""

@@ -147,6 +147,16 @@ def test_the_clips_at_a_limit_are_beside_it(
     assert clips["clip_id"][above[0]] in page.locator("dialog[open]").inner_text()
 
 
+def test_the_name_of_a_score_sorts_the_clips_by_it(
+    visit: Visitor, report: Path, clips: dict[str, list]
+) -> None:
+    page = visit(report).page
+    panel_of(page, "blur").locator(".sort-by").click()
+    rising = np.argsort(clips["score_blur"], kind="stable")
+    assert_first(page, [clips["clip_id"][i] for i in rising])
+    assert page.locator("#sort").input_value() == "blur"
+
+
 def test_keys_move_a_limit_and_take_it_away(visit: Visitor, report: Path) -> None:
     page = visit(report).page
     panel_of(page, "blur")

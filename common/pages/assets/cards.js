@@ -124,7 +124,8 @@ function makeCards({ clips, labels, trial, hand, focus, listed }) {
       restore = document.activeElement;
       dialog.showModal();
     }
-    close.focus();
+    close.focus({ preventScroll: true });
+    dialog.scrollTop = 0;
   };
   dialog.addEventListener("close", () => restore?.focus());
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });

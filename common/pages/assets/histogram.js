@@ -13,15 +13,19 @@ function histogramRange(order, values, limits) {
   return high > low ? [low, high] : [low - 0.5, high + 0.5];
 }
 
-// `unit` may be none. `moved(at, settled)` is called when a viewer tries another limit of rule `at`; `settled` once the
+// `unit` may be none; `sort()` is called when a viewer wants the clips in the order of this score.
+// `moved(at, settled)` is called when a viewer tries another limit of rule `at`; `settled` once the
 // hand is off. `thumb(i)` is the small picture of a clip, `open(i)` shows its details.
-function histogram(name, values, trial, { unit, moved, thumb, open }) {
+function histogram(name, values, trial, { unit, sort, moved, thumb, open }) {
   const box = HISTOGRAM;
   const order = trial.orderOf(name);
   const sides = trial.rules.flatMap((rule, at) => (rule.score === name ? [at] : []));
   const said = element("p", { class: "num" });
+  const title = element("button", { type: "button", class: "sort-by", title: "Sort the clips by this" },
+    element("span", { class: "untrusted" }, name));
+  title.addEventListener("click", sort);
   const panel = element("article", { class: "panel histogram", "data-score": name },
-    element("h3", {}, element("span", { class: "untrusted" }, name), unit ? element("span", { class: "unit" }, unit) : ""), said);
+    element("h3", {}, title, unit ? element("span", { class: "unit" }, unit) : ""), said);
   if (!order.length) {
     said.textContent = "no clip has a valid measure";
     return { node: panel, update: () => {} };

@@ -38,10 +38,13 @@ const cards = makeCards({
   clips, labels, trial, hand, listed: () => chosen,
   focus: () => (state.sort in clips.scores ? state.sort : state.focus),
 });
+const captioned = clips.caption?.values.some(Boolean) ?? false;
 const sheet = makeGrid({
-  label: "Clips", minWidth: 196, gap: 20, rowHeight: (width) => Math.round((width * 9) / 16) + 108,
+  label: "Clips", minWidth: 196, gap: 20,
+  rowHeight: (width) => Math.round((width * 9) / 16) + (captioned ? 108 : 66),
   make: cards.make, update: cards.update,
 });
+sheet.node.classList.toggle("without-captions", !captioned);
 let haystacks = null; // Made at the first search: most visits never search.
 let chosen = everyClip;
 
@@ -260,6 +263,13 @@ function tried(at, settled) {
   });
 }
 
+// The sheet in the order of a score, as the name of its panel asks for.
+function sortBy(score) {
+  state.sort = score;
+  find("#sort").value = score;
+  refresh();
+}
+
 const panels = new Map(); // Place to the panel, once it has come into view.
 
 function filters() {
@@ -275,7 +285,7 @@ function filters() {
       if (!isIntersecting) continue;
       seen.unobserve(target);
       const name = target.dataset.score;
-      const panel = histogram(name, clips.scores[name], trial, { unit: clips.units[name], moved: tried, thumb: cards.thumb, open: (i) => cards.show(i) });
+      const panel = histogram(name, clips.scores[name], trial, { unit: clips.units[name], sort: () => sortBy(name), moved: tried, thumb: cards.thumb, open: (i) => cards.show(i) });
       panels.set(name, panel);
       target.replaceWith(panel.node);
       panel.update(true);
