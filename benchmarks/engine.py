@@ -125,16 +125,20 @@ def figures(record: Record, bound_s: float) -> Iterator[tuple[str, float, str]]:
     yield "from last model's first load / bound", (record.wall_s - loaded_s) / bound_s, "1"
     on_gpu = [(s, w, a, b) for s, w, a, b in record.work if s in gpu]
     drain_s = max(b for s, _, _, b in on_gpu if s == gpu[-2])
-    sizes = [(at, {name: n[name] for name in gpu}) for at, n in record.pools if at < drain_s]
-    steady = sizes[len(sizes) // 2][1]
-    balance_s = next(
-        at for i, (at, _) in enumerate(sizes) if all(n == steady for _, n in sizes[i : i + 20])
-    )
+    sizes = [(at, [n[name] for name in gpu]) for at, n in record.pools if at < drain_s]
+    middle_s = (loaded_s + drain_s) / 2
+    changes = [
+        at
+        for (at, n), (_, before) in zip(sizes[1:], sizes[:-1], strict=True)
+        if n != before and at < middle_s
+    ]
+    balance_s = changes[-1] if changes else loaded_s
     yield "balance after that load", max(0.0, balance_s - loaded_s), "s"
     workers = {(s, w) for s, w, a, b in on_gpu if b > balance_s and a < drain_s}
     busy = sum(max(0.0, min(b, drain_s) - max(a, balance_s)) for _, _, a, b in on_gpu)
     span = (drain_s - balance_s) * len(workers)
-    yield "workers on GPUs busy, balance to drain", 100 * busy / span, "%"
+    if span > 0:
+        yield "workers on GPUs busy, balance to drain", 100 * busy / span, "%"
     for name in [kind.name for kind in KINDS]:
         middle = record.pools[len(record.pools) // 2][1]
         yield f"{name} workers", middle[name], "1"

@@ -16,13 +16,30 @@ usage: vfm curate input=DIR output=DIR [KEY=VALUE ...]
 Cuts every video into shots, scores each clip, decides with all scores known, and writes what is
 kept as WebDataset shards with an index, a report page and an accounting of every second.
 The same command continues an interrupted run; what is done is not done again.
-`vfm config curate` prints every setting, dry_run=true what would be done.
+`vfm config curate` prints every setting, dry_run=true what would be done, and
+`vfm curate plan --help` how to predict the time and the machines that it takes.
 
 examples:
   vfm curate input=videos output=curated
   vfm curate input=videos output=curated captions=captions.json max_clip_s=6
   vfm curate input=videos output=curated blur.min=null motion.min=0.01 dry_run=true
 """
+
+PLAN_HELP = """
+predict time, workers, memory and storage of a curation from a sample of it
+
+usage: vfm curate plan input=DIR [KEY=VALUE ...]
+
+Curates a few videos of the input into a temporary folder, measures each stage, and reckons what
+the whole takes on the cluster that is described. Keys: sample=N videos to curate, total_tib=T where
+the input is only a part of the whole, nodes=N, and of each node cpus=N, gpus=N, memory_gib=N;
+caption_s=S for the seconds that a captioning model needs for a clip on one GPU.
+
+examples:
+  vfm curate plan input=videos nodes=4 cpus=64 gpus=8 caption_s=1.0
+  vfm curate plan input=sample_videos total_tib=102400 nodes=250 cpus=224 gpus=8 memory_gib=2000
+"""
+PLAN_EXAMPLE = "vfm curate plan input=videos"
 
 EXAMPLE = "vfm curate input=videos output=curated"
 INTERRUPTED = "the same command continues where it stopped"
@@ -34,7 +51,13 @@ def schema() -> type:
     return CurateConfig
 
 
+def help_of(argv: list[str]) -> str:
+    return (PLAN_HELP if argv[0] == "plan" else HELP).strip()
+
+
 def run(argv: list[str]) -> int:
+    if argv and argv[0] == "plan":
+        return _predict(argv[1:])
     from functools import partial
 
     from rich.console import Console
@@ -67,3 +90,16 @@ def _plan(config: "CurateConfig") -> list[str]:
         *(f"cannot be read: {bad.source} ({bad.reason})" for bad in found.refused),
         f"output: {config.output}, {'which is continued' if exists else 'which is new'}",
     ]
+
+
+def _predict(argv: list[str]) -> int:
+    from rich.console import Console
+
+    from cli.config import settings
+    from curation.plan import PlanConfig, plan_curation, print_plan
+
+    config = settings(argv, PlanConfig, example=PLAN_EXAMPLE)
+    if not Path(config.input).exists():
+        raise VfmError(f"input={config.input}: there is no such folder or file")
+    print_plan(Console(), config, plan_curation(config))
+    return 0
