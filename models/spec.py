@@ -10,7 +10,7 @@ from models.encoding import Encoding
 from models.family import Network, NetworkConfig, build_network, config_from_json
 from models.objectives.config import ObjectiveConfig
 from models.objectives.log_variance import LogVariance
-from models.text.hashed import HashedTextConfig, HashedTextEncoder
+from models.text.choose import TextConfig, make_text_encoder, text_config_from_json
 from models.tokenizers.base import VideoTokenizer
 
 
@@ -20,7 +20,7 @@ class ModelSpec:
 
     model: NetworkConfig
     objective: ObjectiveConfig
-    text: HashedTextConfig
+    text: TextConfig
     num_frames: int
     width: int
     height: int
@@ -37,7 +37,7 @@ class ModelSpec:
             parts = {
                 "model": config_from_json(raw["model"]),
                 "objective": ObjectiveConfig(**raw["objective"]),
-                "text": HashedTextConfig(**raw["text"]),
+                "text": text_config_from_json(raw["text"]),
             }
             return cls(**{**raw, **parts})
         except (KeyError, TypeError) as error:
@@ -46,7 +46,7 @@ class ModelSpec:
     def encoding(self, tokenizer: VideoTokenizer, device: torch.device) -> Encoding:
         return Encoding(
             tokenizer=tokenizer,
-            text=HashedTextEncoder(self.text),
+            text=make_text_encoder(self.text, device),
             patch=self.model.patch_size,
             sigma_data=self.objective.sigma_data,
             device=device,

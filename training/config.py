@@ -11,6 +11,7 @@ from inference.config import SamplerConfig
 from models.dit import DiTConfig
 from models.family import NetworkConfig
 from models.objectives.config import ObjectiveConfig
+from models.text.choose import TextConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig
 from models.tokenizers.hub import Precision
@@ -135,7 +136,7 @@ class TrainConfig:
     model: NetworkConfig = field(default_factory=DiTConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
-    text: HashedTextConfig = field(default_factory=HashedTextConfig)
+    text: TextConfig = field(default_factory=HashedTextConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)

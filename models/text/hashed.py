@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from models.sinusoid import sinusoid
 class HashedTextConfig:
     """Size of the embedding, and the most tokens that a caption keeps."""
 
+    kind: Literal["hashed"] = "hashed"
     dim: int = 128
     max_tokens: int = 64
 
