@@ -2,6 +2,7 @@
 distance, and bytes that depend on nothing but the input and the parameters."""
 
 import functools
+import os
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -124,12 +125,20 @@ class Encoding:
         return options
 
 
+def silence(encoder: Encoder) -> None:
+    """SVT-AV1 writes a page of its settings to stderr for each clip, past all of FFmpeg's log
+    levels; it takes its own from the environment. One that a user has set stays."""
+    if encoder.name == "libsvtav1":
+        os.environ.setdefault("SVT_LOG", "1")  # errors
+
+
 @functools.cache
 def check_encoder(encoder: Encoder) -> None:
     """Encodes one picture, since an encoder that FFmpeg has may lack its hardware.
 
     Raises `ConfigError` that says what is missing.
     """
+    silence(encoder)
     try:
         context = VideoCodecContext.create(encoder.name, "w")
         assert isinstance(context, VideoCodecContext)
@@ -141,7 +150,8 @@ def check_encoder(encoder: Encoder) -> None:
         context.encode(picture)
         context.encode(None)
     except (UnknownCodecError, FFmpegError, ValueError) as error:
-        need = "an NVIDIA GPU with its driver" if encoder.hardware else "an FFmpeg with it"
+        nvenc = "an NVIDIA GPU with NVENC (A100 and H100 have none) and its driver"
+        need = nvenc if encoder.hardware else "an FFmpeg with it"
         raise ConfigError(
             f"the encoder {encoder.name} does not work here ({error}): it needs {need}; "
             "transcode.encoder=software and transcode.codec=h264 work everywhere"

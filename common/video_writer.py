@@ -14,7 +14,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from common.audio import Sound
-from common.encoders import Encoding
+from common.encoders import Encoding, silence
 
 _AAC_FRAME = 1024
 _AAC_BITS_PER_S = 64_000
@@ -46,6 +46,7 @@ class VideoWriter:
             str(path), "w", format="mp4", options={"movflags": "+faststart", "fflags": "+bitexact"}
         )
         encoder = encoding.encoder
+        silence(encoder)
         stream = self._container.add_stream(encoder.name, rate=rate, options=encoding.options())
         assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"

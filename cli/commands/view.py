@@ -8,7 +8,7 @@ from pathlib import Path
 from common.errors import VfmError
 
 HELP = """
-open the page of a curated folder or a demo
+open the page of a curated folder, a demo, or any folder that holds one
 
 usage: vfm view DIR [open=false]
 

@@ -105,6 +105,7 @@ def test_headline_and_legend_add_up_to_the_footage(tmp_path: Path) -> None:
     assert sum(shares[:-1]) == pytest.approx(100.0, abs=0.05 * len(shares))
     assert shares[0] == pytest.approx(100 * kept / (kept + sum(rejected.values()) + 4.5), abs=0.06)
     assert "failed: truncated" in html
+    assert re.search(r'class="reasons num">.*truncated</span></span> 1</span></p>', html)
     assert 'class="warning"' not in html
 
 

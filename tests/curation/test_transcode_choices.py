@@ -64,7 +64,9 @@ def key_times(path: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("codec", SOFTWARE)
-def test_each_codec_gives_the_pictures_at_their_times(tmp_path: Path, codec: str) -> None:
+def test_each_codec_gives_the_pictures_at_their_times(
+    tmp_path: Path, codec: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     frames = np.concatenate([footage.shot(seed, 40) for seed in (1, 2)])
     ticks = np.cumsum(np.random.default_rng(0).integers(20, 90, 80)).tolist()  # VFR
     path = footage.write(
@@ -88,6 +90,7 @@ def test_each_codec_gives_the_pictures_at_their_times(tmp_path: Path, codec: str
     assert key_times(encoded) == pytest.approx(clip.keyframes_s, abs=1.5e-3)
     gop = max(1, round(0.5 * clip.fps))
     assert clip.keyframes_s == pytest.approx([got_times[i] for i in range(0, 40, gop)], abs=1.5e-3)
+    assert capfd.readouterr() == ("", ""), "encoders keep quiet"
     # Equal input, equal bytes.
     digest = hashlib.sha256(encoded.read_bytes()).digest()
     run(tmp_path / "again", path, [order(0, start, end, 40)], **settings)
