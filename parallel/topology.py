@@ -35,6 +35,9 @@ class Topology:
     ulysses: int = 1
     ring: int = 1
     dp: int = 1
+    ranks_per_node: int | None = None
+    """Ranks that share a machine; None where that is not known. What exchanges most, tp and
+    ulysses, must stay within one."""
 
     def __post_init__(self) -> None:
         for axis in ("world_size", "tp", "ulysses", "ring", "dp"):
@@ -54,6 +57,23 @@ class Topology:
                 f"tp={self.tp} x ulysses={self.ulysses} x ring={self.ring}: {mend}"
             )
 
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        close, node = self.tp * self.ulysses, self.ranks_per_node
+        if node is None or node >= self.world_size or node % close == 0:
+            return
+        fitting = [n for n in range(1, self.ulysses) if node % (self.tp * n) == 0]
+        mend = (
+            f"set ulysses={fitting[-1]} and make ring larger in turn"
+            if fitting
+            else f"set tp to a divisor of {node}"
+        )
+        raise ConfigError(
+            f"tp={self.tp} x ulysses={self.ulysses} groups {close} ranks, which do not stay within "
+            f"machines of {node}: {mend}"
+        )
+
     @classmethod
     def from_environment(
         cls,
@@ -66,6 +86,7 @@ class Topology:
         """Reads what torchrun sets; one process where it sets nothing. dp takes what is left."""
         env = os.environ if environment is None else environment
         world_size = int(env.get("WORLD_SIZE", "1"))
+        node = env.get("LOCAL_WORLD_SIZE")
         return cls(
             rank=int(env.get("RANK", "0")),
             world_size=world_size,
@@ -73,6 +94,7 @@ class Topology:
             ulysses=ulysses,
             ring=ring,
             dp=max(world_size // max(tp * ulysses * ring, 1), 1),
+            ranks_per_node=None if node is None else int(node),
         )
 
     @property

@@ -12,6 +12,11 @@ def test_from_torchrun():
     assert (two.dp, two.dp_rank) == (2, 1)
     eight = Topology.from_environment({"WORLD_SIZE": "8", "RANK": "7"}, tp=2, ring=2)
     assert (eight.dp, eight.dp_rank, eight.tp_rank, eight.ring_rank) == (2, 1, 1, 1)
+    nodes = {"WORLD_SIZE": "32", "RANK": "9", "LOCAL_WORLD_SIZE": "8"}
+    # Heads are exchanged within a machine, the ring goes between them.
+    hybrid = Topology.from_environment(nodes, ulysses=8, ring=4)
+    assert hybrid.ranks_of("ulysses") == tuple(range(8, 16))
+    assert hybrid.ranks_of("ring") == (1, 9, 17, 25)
 
 
 def test_ranks_count_fastest_along_tp():
@@ -43,6 +48,14 @@ def test_ranks_count_fastest_along_tp():
         ({"world_size": 6, "ulysses": 4}, "start a multiple of 4 processes, or make tp, ulysses"),
         ({"rank": 4, "world_size": 4, "dp": 4}, "rank 4 does not lie in a world of 4"),
         ({"ring": 0}, "ring must be at least 1, got 0"),
+        (
+            {"world_size": 32, "tp": 2, "ulysses": 8, "ring": 2, "ranks_per_node": 8},
+            "tp=2 x ulysses=8 groups 16 ranks, .* machines of 8: set ulysses=4 and make ring",
+        ),
+        (
+            {"world_size": 32, "tp": 16, "dp": 2, "ranks_per_node": 8},
+            "tp=16 x ulysses=1 groups 16 ranks, .* machines of 8: set tp to a divisor of 8",
+        ),
     ],
 )
 def test_refused(wish, message):
