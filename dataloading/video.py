@@ -143,10 +143,17 @@ class VideoDataset(Dataset[Tensor]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"window {index} of a dataset of {len(self)}")
         index %= len(self)
-        number = int(np.searchsorted(self._ends, index, side="right"))
+        number = self._number_of(index)
         before = int(self._ends[number - 1]) if number else 0
         first = (index - before) * self.options.every
         return self._read(number, first, epoch=epoch, index=index)
+
+    def file_of(self, index: int) -> str:
+        """The file of window `index`."""
+        return self.files[self._number_of(index)]
+
+    def _number_of(self, index: int) -> int:
+        return int(np.searchsorted(self._ends, index, side="right"))
 
     def read_at(self, file: int, start_s: float) -> VideoWindow:
         """The window of file number `file` that begins with the frame shown at `start_s`, at any

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from common import rng
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, MediaError
 from dataloading.video_spec import finish
 
 if TYPE_CHECKING:
     from dataloading.video import VideoDataset, VideoWindow
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+_STATE_KEYS = ("version", "identity", "epoch", "batch", "skipped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +34,18 @@ class VideoBatch:
     """The windows' numbers in the dataset."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """A window, and those that were to come in its place and did not decode, with reasons."""
+
+    window: "VideoWindow"
+    bad: dict[str, str]
+
+
 @dataclass(kw_only=True)
 class _Pending:
     number: int
-    windows: list["Future[VideoWindow]"]
+    windows: list["Future[_Read]"]
     sent: "_Sent | None" = field(default=None)
 
 
@@ -52,6 +61,11 @@ class _Sent:
 
 class VideoLoader:
     """Iterating gives one epoch; iterating anew gives the next one, with another order.
+
+    A window whose frames do not decode is replaced by the first that does of those 1, 2, 4, 8, ...
+    after it in the dataset, the first after its last; so each rank and each run does the same. It
+    is named in `skipped`, and `indices` of the batch say which came. More than `max_bad_windows`
+    that this process found end the epoch with a list.
 
     Which windows make which batch depends on (seed, epoch) and the dataset only, not on threads or
     speed. `state_dict` speaks of what was delivered, not of what is decoded ahead; after
@@ -83,6 +97,7 @@ class VideoLoader:
         device: str | torch.device = "cpu",
         rank: int = 0,
         num_ranks: int = 1,
+        max_bad_windows: int = 100,
     ) -> None:
         for name, value in (
             ("batch_size", batch_size),
@@ -104,6 +119,10 @@ class VideoLoader:
         self.device = torch.device(device)
         self._num_threads = num_threads
         self._prefetch = prefetch
+        self.max_bad_windows = max_bad_windows
+        self.skipped: dict[str, str] = {}
+        """What could not be decoded so far, `FILE: window N`, and why."""
+        self._found = 0
         self._epoch = 0
         self._next = 0
         self._resumed = True
@@ -129,18 +148,19 @@ class VideoLoader:
         return self._batches(self._turn)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; the same on all ranks that took equally many batches."""
+        """JSON-able; the same on all ranks that took equally many batches, up to `skipped`."""
         done = self._next == len(self)
         return {
             "version": STATE_VERSION,
             "identity": self._identity(),
             "epoch": self._epoch + done,
             "batch": 0 if done else self._next,
+            "skipped": dict(self.skipped),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises `DataError` with the reason where the state belongs to other batches."""
-        missing = [k for k in ("version", "identity", "epoch", "batch") if k not in state]
+        missing = [k for k in _STATE_KEYS if k not in state]
         if missing:
             raise DataError(f"this is no state of a video loader: it lacks {', '.join(missing)}")
         if state["version"] != STATE_VERSION:
@@ -159,6 +179,7 @@ class VideoLoader:
                 "arguments and files, or start without the state"
             )
         self._epoch, self._next = state["epoch"], state["batch"]
+        self.skipped = dict(state["skipped"])
         self._resumed = True
         self._turn += 1
 
@@ -185,10 +206,10 @@ class VideoLoader:
         stop = threading.Event()
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="video-decode")
 
-        def read(index: int) -> "VideoWindow":
+        def read(index: int) -> "_Read":
             if stop.is_set():
                 raise RuntimeError("the loader was closed")
-            return self.dataset.read(index, epoch=epoch)
+            return self._readable(index, epoch)
 
         def begin(number: int) -> _Pending:
             start = (number * self.num_ranks + self.rank) * self.batch_size
@@ -221,9 +242,33 @@ class VideoLoader:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
+    def _readable(self, index: int, epoch: int) -> _Read:
+        """The window, or its substitute. Raises `DataError` where none of those decodes."""
+        bad: dict[str, str] = {}
+        num_windows = len(self.dataset)
+        steps = [0, *(1 << k for k in range((num_windows - 1).bit_length()))]
+        for place in dict.fromkeys((index + step) % num_windows for step in steps):
+            try:
+                return _Read(window=self.dataset.read(place, epoch=epoch), bad=bad)
+            except MediaError as error:
+                bad[f"{self.dataset.file_of(place)}: window {place}"] = str(error)
+        raise DataError(f"no window in place of window {index} decodes: {_listed(bad)}")
+
+    def _note(self, bad: list[dict[str, str]]) -> None:
+        new = {name: why for of in bad for name, why in of.items() if name not in self.skipped}
+        self.skipped.update(new)
+        self._found += len(new)
+        if self._found > self.max_bad_windows:
+            raise DataError(
+                f"{self._found} windows do not decode, more than max_bad_windows "
+                f"({self.max_bad_windows}): {_listed(self.skipped)}"
+            )
+
     def _send(self, pending: _Pending, stream: "torch.cuda.Stream | None") -> _Sent:
         """Puts a batch together and on its way. Raises what reading its windows raised."""
-        windows = [future.result() for future in pending.windows]
+        reads = [future.result() for future in pending.windows]
+        self._note([read.bad for read in reads])
+        windows = [read.window for read in reads]
         pixels = torch.stack([w.pixels for w in windows])
         source = done = None
         options = self.dataset.options
@@ -242,3 +287,7 @@ class VideoLoader:
             indices=[w.index for w in windows],
         )
         return _Sent(batch=batch, source=source, done=done)
+
+
+def _listed(bad: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in bad.items())

@@ -272,7 +272,7 @@ def test_states_of_other_batches_are_refused(two: list[Path]) -> None:
     ):
         with pytest.raises(DataError, match="cannot continue other batches: "):
             other.load_state_dict(state)
-    with pytest.raises(DataError, match="lacks identity, epoch, batch"):
+    with pytest.raises(DataError, match="lacks identity, epoch, batch, skipped"):
         VideoLoader(dataset(two)).load_state_dict({"version": 1})
 
 
@@ -331,8 +331,30 @@ def test_damage_is_told_by_file_and_time(tmp_path: Path) -> None:
     assert np.array_equal(data[50].numpy(), good[50:52])
     with pytest.raises(MediaError, match=r"x\.mp4: not all frames from 1\.200 s on decode"):
         data[30]
-    with pytest.raises(MediaError, match=r"x\.mp4"):
-        run(VideoLoader(data, 4))
+    # Frames 30 to 39 are lost, so windows 29 to 39; what comes for each is 1, 2, 4, ... after it.
+    first = VideoLoader(data, 4, num_threads=3)
+    given = run(first)
+    lost = [i for i in range(len(data)) if f"{path}: window {i}" in first.skipped]
+    assert lost
+    assert set(lost) <= set(range(29, 40))
+    assert all("not all frames" in why for why in first.skipped.values())
+
+    def substitute(i: int) -> int:
+        places = [i, *((i + (1 << k)) % len(data) for k in range(9))]
+        return next(place for place in places if place not in lost)
+
+    indices = [i for places, _ in given for i in places]
+    assert indices == [substitute(i) for i in range(len(data))]
+    for places, windows in given:
+        for frames, i in zip(windows, places, strict=True):
+            assert np.array_equal(frames.numpy(), good[i : i + 2])
+    shares = [run(VideoLoader(data, 4, rank=r, num_ranks=2)) for r in range(2)]
+    assert same([batch for turn in zip(*shares, strict=False) for batch in turn], given[:14])
+    resumed = VideoLoader(data, 4)
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert resumed.skipped == first.skipped
+    with pytest.raises(DataError, match=r"more than max_bad_windows \(2\): .*x\.mp4: window"):
+        run(VideoLoader(data, 4, max_bad_windows=2))
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
