@@ -2,19 +2,16 @@
 
 import itertools
 import json
-import multiprocessing
-import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import _loader_peers as peers
+from benchmarks._apart import apart, cpu_s_used
 from benchmarks._loader_data import make_curated, make_shards
 from benchmarks.row import Row
 
@@ -63,7 +60,7 @@ def measure(settings: Settings) -> Iterator[Row]:
             for subject, made in peers.SUBJECTS.items():
                 scratch = root / subject.replace(" ", "-")
                 scratch.mkdir()
-                prepared[subject], fault = _apart(
+                prepared[subject], fault = apart(
                     settings.timeout_s, made.prepare, root / "shards", scratch
                 )
                 if fault:
@@ -98,7 +95,7 @@ def _reading(
         for subject, made in peers.SUBJECTS.items():
             if subject in absent or (workers and not made.workers):
                 continue
-            result, fault = _apart(
+            result, fault = apart(
                 settings.timeout_s, consume, subject, prepared[subject], workers, decoded
             )
             if fault:
@@ -128,13 +125,13 @@ def consume(subject: str, folder: Path, workers: int, decoded: int) -> dict[str,
     if decoded:
         return _decoding(read(folder, workers), decoded, warm)
     count = 0
-    cpu, wall = _cpu_s(), time.perf_counter()
+    cpu, wall = cpu_s_used(), time.perf_counter()
     for parts in read(folder, workers):
         owned = [bytes(part) for part in parts]
         json.loads(owned[0])
         count += 1
     # Workers are counted once they have ended, which the loop's end waits for.
-    cpu_s, wall_s = _cpu_s() - cpu, time.perf_counter() - wall
+    cpu_s, wall_s = cpu_s_used() - cpu, time.perf_counter() - wall
     return {"samples": count, "rate": count / wall_s, "cpu": 1000 * cpu_s / count}
 
 
@@ -172,9 +169,7 @@ def _decode(video: bytes) -> None:
 
 def _restoring(settings: Settings, root: Path) -> Iterator[Row]:
     make_curated(root / "curated")
-    results = [
-        _apart(settings.timeout_s, restore, root / "curated") for _ in range(settings.rounds)
-    ]
+    results = [apart(settings.timeout_s, restore, root / "curated") for _ in range(settings.rounds)]
     for metric, unit in (("first", "s"), ("save", "ms"), ("state", "KiB")):
         for place in PLACES:
             values = [r[f"{place}"][metric] for r, fault in results if not fault]
@@ -184,7 +179,7 @@ def _restoring(settings: Settings, root: Path) -> Iterator[Row]:
                 yield _row("restore", f"vfm, pack {place}", metric, statistics.median(values), unit)
 
 
-PLACES = (0, 100, 1000, 5000)
+PLACES = (0, 100, 1000)
 
 
 def restore(folder: Path) -> dict[str, dict[str, float]]:
@@ -232,7 +227,7 @@ def _changing_ranks(
     else:
         subjects.append(("megatron-energon", change_ranks_energon, prepared["megatron-energon"]))
     for subject, change, folder in subjects:
-        counts, fault = _apart(settings.timeout_s, change, folder)
+        counts, fault = apart(settings.timeout_s, change, folder)
         for metric in ("of", "lost", "doubled"):
             yield _row(case, subject, metric, None if fault else counts[metric], fault or "samples")
 
@@ -317,38 +312,6 @@ def _keys(folder: Path) -> list[str]:
         for path in sorted(folder.glob("*.tar"))
         for sample in samples_of(path.name, list_tar(path)[0])
     ]
-
-
-def _apart(timeout_s: float, function: Callable[..., Any], *args: Any) -> tuple[Any, str]:
-    """What a function gives in a process of its own, or why it gives nothing."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(1, mp_context=context)
-    try:
-        return pool.submit(_said, function, *args).result(timeout_s)
-    except TimeoutError:
-        for process in list(pool._processes.values()):
-            process.kill()
-        return None, f"no result in {timeout_s:g} s"
-    except BrokenProcessPool:
-        return None, "its process died"
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _said(function: Callable[..., Any], *args: Any) -> tuple[Any, str]:
-    # A spawned process would spawn its workers too, which no user's does on Linux.
-    multiprocessing.set_start_method("fork", force=True)
-    try:
-        return function(*args), ""
-    except ModuleNotFoundError as error:
-        return None, f"not installed: {error.name}"
-    except Exception as error:
-        return None, f"failed: {type(error).__name__}: {error}"[:200]
-
-
-def _cpu_s() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def _row(case: str, subject: str, metric: str, value: float | None, unit: str) -> Row:
