@@ -10,6 +10,7 @@ from av.audio.resampler import AudioResampler
 from av.error import FFmpegError
 
 from common.errors import MediaError
+from common.remote import for_av
 
 AAC_RATES_HZ = (
     8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000,
@@ -35,7 +36,7 @@ def read_sound(path: str | Path, start_s: float, end_s: float) -> Sound | None:
     stereo. None where the file has no sound. Raises `MediaError` where it cannot be decoded.
     """
     try:
-        with av.open(str(path)) as container:
+        with av.open(for_av(path), "r") as container:
             if not container.streams.audio:
                 return None
             stream = container.streams.audio[0]

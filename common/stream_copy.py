@@ -9,6 +9,8 @@ from av.error import FFmpegError
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from common.remote import for_av
+
 
 class NotCopyable(Exception):
     """The span cannot be had exactly without encoding."""
@@ -28,7 +30,7 @@ def copy_span(
         start_tick, end_tick: in the clock of the source's first video stream.
     """
     try:
-        with av.open(str(source)) as reader:
+        with av.open(for_av(source), "r") as reader:
             stream = reader.streams.video[0]
             if not _plain(stream, codec):
                 raise NotCopyable("other pictures than asked for")

@@ -29,6 +29,7 @@ from av.video.stream import VideoStream
 from common.coded_sizes import CodedSizes
 from common.errors import MediaError
 from common.picture import EXACT, Turn, turn_of
+from common.remote import for_av, is_url, open_bytes, remote_state
 from common.timeline import SAME_S, Clock, Health, RawFrame, Timeline, is_joint
 
 # PyAV keeps FFmpeg silent as long as nobody sets a log level; with one, a decoder thread that logs
@@ -227,7 +228,7 @@ class VideoReader:
             if isinstance(source, bytes):
                 prefix = source[:_PREFIX_BYTES]
             else:
-                with Path(source).open("rb") as file:
+                with open_bytes(source) as file:
                     prefix = file.read(_PREFIX_BYTES)
         except FileNotFoundError:
             raise MediaError("missing", f"{self.name} does not exist") from None
@@ -237,7 +238,7 @@ class VideoReader:
             raise MediaError("empty", f"{self.name} has no bytes")
         try:
             return av.open(
-                io.BytesIO(source) if isinstance(source, bytes) else str(source),
+                io.BytesIO(source) if isinstance(source, bytes) else for_av(source),
                 "r",
                 metadata_errors="replace",
             )
@@ -279,9 +280,7 @@ class VideoReader:
         # Without presentation times, the start in the header is that of decoding.
         if self._origin_pts is None or self._decode_times:
             self._origin_pts = self._stamp(first)
-        num_bytes = (
-            len(self._source) if isinstance(self._source, bytes) else Path(self.name).stat().st_size
-        )
+        num_bytes = len(self._source) if isinstance(self._source, bytes) else _size(self.name)
         width, height = self.display_size(first)
         rate = stream.average_rate or stream.guessed_rate or stream.base_rate
         self._frame_s = float(1 / rate) if rate else 0.04
@@ -421,3 +420,7 @@ def _with_following(
             yield window.popleft(), list(window)
     while window:
         yield window.popleft(), list(window)
+
+
+def _size(name: str) -> int:
+    return remote_state(name).num_bytes if is_url(name) else Path(name).stat().st_size

@@ -45,12 +45,13 @@ class Captions:
 class CaptionBook:
     """Finds the captions of each video, and keeps what could not be read in `problems`."""
 
-    def __init__(self, folder: Path, explicit: Path | None = None) -> None:
+    def __init__(self, folder: Path | None, explicit: Path | None = None) -> None:
         self.problems: dict[str, str] = {}
         """File name to why its caption was left out."""
         self.used: set[str] = set()
         """Files beside the videos that were read as captions, relative to the folder."""
-        self._folder = folder if folder.is_dir() else folder.parent
+        self._folder = folder if folder is None or folder.is_dir() else folder.parent
+        """None where nothing lies beside the videos."""
         self._explicit: dict[str, Any] = {}
         self._explicit_name = ""
         if explicit is not None:
@@ -67,8 +68,7 @@ class CaptionBook:
             except ValueError as error:
                 raise DataError(f"captions={explicit}: {error}") from error
         self._common: dict[str, Any] = {}
-        common = self._folder / FOLDER_FILE
-        if _is_file(common):
+        if self._folder is not None and _is_file(common := self._folder / FOLDER_FILE):
             self.used.add(FOLDER_FILE)
             try:
                 self._common = _table(_parse(common))
@@ -88,6 +88,8 @@ class CaptionBook:
 
     def _tables(self, source: str) -> list[tuple[dict[str, Any], str]]:
         tables = [(self._explicit, self._explicit_name)]
+        if self._folder is None:
+            return tables
         for suffix in (".json", ".txt"):
             # Both clip.mp4.txt and clip.txt are in use.
             for beside in (source + suffix, Path(source).with_suffix(suffix).as_posix()):

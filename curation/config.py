@@ -228,7 +228,8 @@ class Footage:
     """What is curated, and where to."""
 
     input: str
-    """A folder, searched to any depth, or one video."""
+    """A folder, searched to any depth, or one video; the URL of either (s3://, gs://, az://,
+    http://, https://); or a list, a .txt file with a path or a URL in each line."""
     output: str
     captions: str | None = None
     """A JSON file of captions by file name; null takes what lies beside the videos."""

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from common.errors import MediaError
 from curation.captions import Captions
@@ -56,14 +55,14 @@ class Inventory:
             )
         )
 
-    def settle(self, folder: Path, unread: Collection[str], sharded: Collection[str]) -> None:
+    def settle(self, root: str, unread: Collection[str], sharded: Collection[str]) -> None:
         """Drops names whose file is gone or holds other bytes now, so that mended and renamed
         files leave no trace of what they were.
 
         A video of which shards hold clips keeps its original name, which stands in the shards.
 
         Args:
-            folder: the input; nothing is said of files that lie elsewhere.
+            root: the input; nothing is said of files that lie elsewhere.
             unread: paths that are there but could not be read.
             sharded: ids of videos.
         """
@@ -72,7 +71,7 @@ class Inventory:
             paths.setdefault(video_id, path)
         with self._ledger.together():
             for source in self._ledger.sources():
-                here = source.path == str(folder) or Path(source.path).is_relative_to(folder)
+                here = source.path == root or source.path.startswith(root.rstrip("/") + "/")
                 present = (source.video_id, source.path) in self._present
                 if not here or present or source.path in unread:
                     continue

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from common.errors import ConfigError, MediaError
+from common.remote import is_url
 from curation.captions import CaptionBook
 from curation.config import CurateConfig
 from curation.decide import Decision, decide
@@ -33,7 +34,7 @@ from curation.report import write_report
 from curation.results import Collected, collect
 from curation.shard import ShardedClip, read_sharded, sweep_shards
 from curation.sharding import Sharder
-from curation.sources import EXTENSIONS, Found, SourceFile, scan
+from curation.sources import EXTENSIONS, Found, SourceFile, find_sources, is_list
 from curation.stage import Failure, failure_of
 from curation.stages.analyse import Analyse, Analysis
 from curation.stages.ingest import Ingest
@@ -75,24 +76,31 @@ def curate(
             machine fails: a full disk, a locked or damaged ledger.
     """
     folder, output = _folders(config)
-    found = scan(folder, without=output)
+    remote = is_url(config.input)
+    found = find_sources(config.input, without=output)
     if not found.files and not found.refused:
         endings = ", ".join(EXTENSIONS[:6])
-        if not folder.is_dir():
+        if not (remote or folder.is_dir() or is_list(config.input)):
             raise ConfigError(f"input={config.input} has no ending of a video ({endings}, ...)")
         more = f" ({len(found.others)} files of other kinds)" if found.others else ""
         raise ConfigError(
             f"input={config.input} holds no video{more}: name a folder of videos ({endings}, ...)"
         )
-    book = CaptionBook(folder, Path(config.captions) if config.captions else None)
+    book = CaptionBook(
+        None if remote else folder, Path(config.captions) if config.captions else None
+    )
     chosen = executor_of(config, output) if executor is None else contextlib.nullcontext(executor)
     with opened(output) as ledger, chosen as executor:
         run = _Run(config, output, ledger, console or Console(quiet=True), executor)
-        return run(folder, found, book, on_start)
+        return run(config.input if remote else str(folder), found, book, on_start)
 
 
 def _folders(config: CurateConfig) -> tuple[Path, Path]:
     folder, output = Path(config.input).absolute(), Path(config.output).absolute()
+    if is_url(config.output):
+        raise ConfigError(f"output={config.output}: only local folders can be written to")
+    if is_url(config.input):
+        return folder, output
     if not folder.exists():
         raise ConfigError(f"input={config.input} does not exist")
     if output.exists() and not output.is_dir():
@@ -141,7 +149,7 @@ class _Run:
         """Files without an id, and their paths."""
 
     def __call__(
-        self, folder: Path, input_: Found, book: CaptionBook, on_start: Callable[[], None]
+        self, root: str, input_: Found, book: CaptionBook, on_start: Callable[[], None]
     ) -> CurateResult:
         began = time.perf_counter()
         sweep(self._output)
@@ -153,7 +161,7 @@ class _Run:
             self._sharder.check()
         on_start()
         sweep_shards(self._output / "shards", manifest)
-        self._take_in(folder, input_, book, {clip_id.split("-")[0] for clip_id in sharded})
+        self._take_in(root, input_, book, {clip_id.split("-")[0] for clip_id in sharded})
         found = collect(
             self._ledger.sources(),
             self._score(),
@@ -190,7 +198,7 @@ class _Run:
     # ---- score
 
     def _take_in(
-        self, folder: Path, input_: Found, book: CaptionBook, sharded: Collection[str]
+        self, root: str, input_: Found, book: CaptionBook, sharded: Collection[str]
     ) -> None:
         """Brings the inventory up to the input as it lies there now."""
         for refusal in input_.refused:
@@ -220,7 +228,7 @@ class _Run:
                 else:
                     self._inventory.remember(result, book.of(file.source))
                 progress.advance(task)
-        self._inventory.settle(folder, {path for _, path in self._unread}, sharded)
+        self._inventory.settle(root, {path for _, path in self._unread}, sharded)
 
     def _score(self) -> dict[str, Analysis]:
         analyses: dict[str, Analysis] = {}

@@ -6,10 +6,11 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from common.errors import MediaError
+from common.errors import MediaError, VfmError
+from common.remote import chunks, is_url, remote_keys, remote_state
 
 _OF_PICTURES = (
     ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
@@ -21,16 +22,24 @@ EXTENSIONS = (*_OF_PICTURES, *_OF_SOUND)
 name: a sound file in a folder of videos is likelier a mistake than a wish."""
 
 
+LISTS = (".txt", ".list", ".lst")
+"""Files whose lines name the input."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileState:
     """What changes with every write to a file."""
 
     num_bytes: int
     modified_ns: int
+    """Of a URL, a number made of its entity tag."""
 
 
 def state_of(path: str) -> FileState:
-    """Raises `MediaError`: `missing` or `unreadable`."""
+    """Of a path or a URL. Raises `MediaError`: `missing` or `unreadable`."""
+    if is_url(path):
+        there = remote_state(path)
+        return FileState(num_bytes=there.num_bytes, modified_ns=there.tag)
     try:
         status = Path(path).stat()
     except FileNotFoundError:
@@ -96,6 +105,60 @@ class Found:
     others: list[str] = field(default_factory=list)
     """Names of files of other kinds."""
     refused: list[Refusal] = field(default_factory=list)
+
+
+def find_sources(input_: str, *, without: Path | None = None) -> Found:
+    """What an input names: a folder or a file, a URL of either, or a list, which is a text file
+    with a path or a URL in each line.
+
+    Raises `VfmError` where a URL cannot be listed.
+    """
+    if is_url(input_):
+        return _scan_store(input_)
+    path = Path(input_).absolute()
+    return _read_list(path, without=without) if is_list(input_) else scan(path, without=without)
+
+
+def is_list(input_: str) -> bool:
+    return not is_url(input_) and Path(input_).suffix.lower() in LISTS and Path(input_).is_file()
+
+
+def _scan_store(url: str) -> Found:
+    found = Found()
+    base = url.rstrip("/")
+    for at in remote_keys(url):
+        inside = at.startswith(base + "/")
+        name = at[len(base) + 1 :] if inside else at.rsplit("/", 1)[-1]
+        if not (inside or at == base) or any(part.startswith(".") for part in name.split("/")):
+            continue
+        if Path(name).suffix.lower() in EXTENSIONS:
+            found.files.append(SourceFile(source=name, path=at))
+        elif not name.endswith("/"):
+            found.others.append(name)
+    return found
+
+
+def _read_list(path: Path, *, without: Path | None) -> Found:
+    """Each line's own words are its name; empty lines and those that begin with # say nothing."""
+    found = Found()
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise VfmError(f"input={path} cannot be read as a list of paths: {error}") from None
+    for line in dict.fromkeys(line.strip() for line in lines):
+        if not line or line.startswith("#"):
+            continue
+        if is_url(line):
+            found.files.append(SourceFile(source=line, path=line))
+        elif (path.parent / line).is_dir():
+            inner = scan(path.parent / line, without=without)
+            prefix = line.rstrip("/") + "/"
+            found.files += [replace(file, source=prefix + file.source) for file in inner.files]
+            found.others += [prefix + name for name in inner.others]
+            found.refused += [replace(r, source=prefix + r.source) for r in inner.refused]
+        else:
+            _take(found, path.parent / line, line)
+    return found
 
 
 def scan(folder: Path, *, without: Path | None = None) -> Found:
@@ -185,10 +248,12 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def video_id_of(path: Path) -> str:
-    """Sixteen hexadecimal digits of the file's bytes; a copy under another name has the same."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
+def video_id_of(path: str | Path) -> str:
+    """Sixteen hexadecimal digits of the bytes at a path or a URL; a copy under another name has
+    the same."""
+    digest = hashlib.blake2b(digest_size=8)
+    for data in chunks(path):
+        digest.update(data)
     return digest.hexdigest()
 
 

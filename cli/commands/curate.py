@@ -63,12 +63,13 @@ def run(argv: list[str]) -> int:
     from rich.console import Console
 
     from cli.config import begin, load, show_plan
+    from common.remote import is_url
     from curation.config import CurateConfig
 
     loaded = load("curate", argv, CurateConfig, example=EXAMPLE)
     config = loaded.config
     # Before anything is written: a mistyped input must not leave an output folder behind.
-    if not Path(config.input).exists():
+    if not is_url(config.input) and not Path(config.input).exists():
         raise VfmError(f"input={config.input}: there is no such folder or file")
     if loaded.dry_run:
         return show_plan(loaded, _plan(config))
@@ -80,10 +81,10 @@ def run(argv: list[str]) -> int:
 
 
 def _plan(config: "CurateConfig") -> list[str]:
-    from curation.sources import scan
+    from curation.sources import find_sources, state_of
 
-    found = scan(Path(config.input), without=Path(config.output))
-    mib = sum(Path(source.path).stat().st_size for source in found.files) / 2**20
+    found = find_sources(config.input, without=Path(config.output))
+    mib = sum(state_of(source.path).num_bytes for source in found.files) / 2**20
     exists = (Path(config.output) / "ledger").is_dir()
     return [
         f"input: {len(found.files)} files to read, {mib:.1f} MiB; {len(found.others)} passed over",

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from common.errors import MediaError
@@ -26,7 +25,7 @@ class Ingest(Stage[SourceFile, SourceFile]):
             return [item]
         state = state_of(item.path)
         try:
-            video_id = video_id_of(Path(item.path))
+            video_id = video_id_of(item.path)
         except OSError as error:
             detail = f"{item.source}: {error.strerror or error}"
             raise MediaError("unreadable", detail) from None

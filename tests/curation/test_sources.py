@@ -103,10 +103,10 @@ def test_a_file_that_grows_fails_alone(tmp_path: Path, monkeypatch: pytest.Monke
     whole = ingest.video_id_of
     pieces = [b"a", b"b"]
 
-    def growing(at: Path) -> str:
+    def growing(at: str) -> str:
         video_id = whole(at)
         if pieces:
-            with at.open("ab") as file:
+            with Path(at).open("ab") as file:
                 file.write(pieces.pop())
         return video_id
 
