@@ -12,7 +12,7 @@ import pytest
 @contextlib.contextmanager
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an S3 server in this process; the environment leads to it."""
-    server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    server = pytest.importorskip("moto.server", reason="moto and flask-cors are not installed")
     running = server.ThreadedMotoServer(port=0, verbose=False)
     running.start()
     try:
