@@ -9,9 +9,11 @@ import logging
 import math
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import ray
@@ -41,6 +43,8 @@ from curation.stage import Failure, Item
 
 _ROOT = Path(__file__).resolve().parents[2]
 """The folder from which our packages are imported, here and in the workers."""
+_SMALL_BYTES = 16 * 2**10
+"""Results under this travel with the report on them; a reference would cost more."""
 _RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
 
 
@@ -131,7 +135,7 @@ def connect(config: RayConfig) -> None:
         ) from error
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Waiting:
     """Something that Ray will answer."""
 
@@ -139,8 +143,16 @@ class _Waiting:
     call_id: int | None
     """None for a worker's set-up."""
     results: Any = None
-    """The generator of a call."""
+    """The generator of a call; None for one whose answer holds the results."""
     since_s: float
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    step: str
+    actor: Any
+    run: Any
+    run_small: Any
 
 
 class RayCluster:
@@ -150,8 +162,11 @@ class RayCluster:
         self._graph = graph
         self._config = config
         self._actor = ray.remote(StageWorker)
-        self._actors: dict[int, Any] = {}
-        self._waiting: dict[ray.ObjectRef, _Waiting] = {}
+        self._workers: dict[int, _Worker] = {}
+        self._answers: SimpleQueue[tuple[_Waiting, Future[Any]]] = SimpleQueue()
+        """Filled by Ray's own thread, so that nothing here grows with what is in flight."""
+        self._largest: dict[str, int] = {}
+        """Bytes of each step's largest result of the last call."""
         self._store_bytes = 0.0
         self.processes: dict[int, int] = {}
         """Process numbers of workers that are ready."""
@@ -180,41 +195,46 @@ class RayCluster:
             max_restarts=0,
             max_task_retries=0,
         ).remote(step.stage, self._graph.followers[step.name])
-        self._actors[worker_id] = actor
+        self._workers[worker_id] = _Worker(
+            step=step.name,
+            actor=actor,
+            run=actor.run.options(num_returns="streaming"),
+            run_small=actor.run_small,
+        )
         waiting = _Waiting(worker_id=worker_id, call_id=None, since_s=self.now())
-        self._waiting[actor.setup.remote()] = waiting
+        self._await(actor.setup.remote(), waiting)
 
     def submit(self, worker_id: int, call_id: int, payloads: Sequence[Any]) -> None:
-        method = self._actors[worker_id].run.options(num_returns="streaming")
-        results = method.remote(*payloads)
-        self._waiting[results.completed()] = _Waiting(
-            worker_id=worker_id, call_id=call_id, results=results, since_s=self.now()
-        )
+        worker = self._workers[worker_id]
+        now = self.now()
+        if self._largest.get(worker.step, _SMALL_BYTES) < _SMALL_BYTES:
+            waiting = _Waiting(worker_id=worker_id, call_id=call_id, since_s=now)
+            self._await(worker.run_small.remote(*payloads), waiting)
+            return
+        results = worker.run.remote(*payloads)
+        waiting = _Waiting(worker_id=worker_id, call_id=call_id, results=results, since_s=now)
+        self._await(results.completed(), waiting)
 
     def stop(self, worker_id: int, *, kill: bool = False) -> None:
-        actor = self._actors.pop(worker_id)
+        actor = self._workers.pop(worker_id).actor
         self.processes.pop(worker_id, None)
-        for ref in [r for r, w in self._waiting.items() if w.worker_id == worker_id]:
-            del self._waiting[ref]
         if kill:
             ray.kill(actor)
         else:
             actor.teardown.remote()  # without its handle, the actor ends after this
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        if not self._waiting:
-            time.sleep(timeout_s)
-            return []
-        refs = list(self._waiting)
-        ready, _ = ray.wait(refs, timeout=timeout_s, fetch_local=False)
-        if ready:
-            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        events = []
-        for ref in ready:
-            waiting = self._waiting.pop(ref, None)
-            if waiting is not None:
-                events.append(self._event(ref, waiting))
+        events: list[Event] = []
+        with contextlib.suppress(Empty):
+            while True:
+                wait_s = 0.0 if events else timeout_s
+                waiting, answer = self._answers.get(block=wait_s > 0, timeout=wait_s or None)
+                if waiting.worker_id in self._workers:
+                    events.append(self._event(waiting, answer))
         return events
+
+    def _await(self, ref: "ray.ObjectRef", waiting: _Waiting) -> None:
+        ref.future().add_done_callback(lambda answer: self._answers.put((waiting, answer)))
 
     def value(self, payload: Any) -> Any:
         if not isinstance(payload, ray.ObjectRef):
@@ -227,17 +247,24 @@ class RayCluster:
     def store_bytes(self) -> float:
         return self._store_bytes
 
-    def _event(self, ref: "ray.ObjectRef", waiting: _Waiting) -> Event:
+    def _event(self, waiting: _Waiting, answer: "Future[Any]") -> Event:
         worker_id, call_id = waiting.worker_id, waiting.call_id
         try:
+            found = answer.result()
             if call_id is None:
-                self.processes[worker_id] = ray.get(ref)
+                self.processes[worker_id] = found
                 return Ready(worker_id=worker_id, waited_s=self.now() - waiting.since_s)
-            ray.get(ref)
-            reports: list[Report] = ray.get(next(waiting.results))
+            if waiting.results is None:
+                reports, results = found
+                payloads: Iterator[Any] = iter(results)
+            else:
+                payloads = waiting.results
+                reports = ray.get(next(payloads))
             if reports[-1].refusal:
                 return Refused(detail=reports[-1].refusal)
-            outcomes = [_outcome(report, waiting.results) for report in reports]
+            told = [told.num_bytes for report in reports for told in report.results]
+            self._largest[self._workers[worker_id].step] = max(told, default=0)
+            outcomes = [_outcome(report, payloads) for report in reports]
             return Done(worker_id=worker_id, call_id=call_id, outcomes=outcomes)
         except RayActorError as error:
             self._gone(worker_id)
@@ -254,13 +281,11 @@ class RayCluster:
             raise  # StageWorker catches what stages raise: this is a defect of ours
 
     def _gone(self, worker_id: int) -> None:
-        self._actors.pop(worker_id, None)
+        self._workers.pop(worker_id, None)
         self.processes.pop(worker_id, None)
-        for other in [r for r, w in self._waiting.items() if w.worker_id == worker_id]:
-            del self._waiting[other]
 
 
-def _outcome(report: Report, results: Generator[Any, None, None]) -> Outcome:
+def _outcome(report: Report, results: Iterator[Any]) -> Outcome:
     made = [
         Made(key=told.key, payload=next(results), num_bytes=told.num_bytes, takers=told.takers)
         for told in report.results

@@ -52,7 +52,14 @@ class StageWorker:
         return os.getpid()
 
     def run(self, *items: Item) -> Iterator[Any]:
-        """First the reports on all items, then the results of all, one by one."""
+        """First the reports on all items, then the results of all, one by one: each an object of
+        its own in the store, so that it goes where it is wanted without passing the driver."""
+        reports, results = self.run_small(*items)
+        # Ray sends to the generator, which a `yield from` a list cannot take.
+        yield from (part for part in [reports, *results])
+
+    def run_small(self, *items: Item) -> tuple[list[Report], list[Any]]:
+        """The same at once, for results that are no larger than a reference to them would be."""
         reports, results = [], []
         for item in items:
             report, made = self._one(item)
@@ -60,8 +67,7 @@ class StageWorker:
             results += made
             if report.refusal:
                 break
-        # Ray sends to the generator, which a `yield from` a list cannot take.
-        yield from (part for part in [reports, *results])
+        return reports, results
 
     def teardown(self) -> None:
         self._stage.teardown()
