@@ -1,6 +1,7 @@
 """How soon the curation report of many clips shows, and how soon it answers a dragged limit."""
 
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -27,7 +28,8 @@ fresh context each round. `first paint` is the browser's own first-contentful-pa
 the time until the contact sheet holds clips. For `drag` the limit of a score moves over the chart
 in steps; each step is timed from the event until the frame after it has been laid out and painted,
 so the shortest possible is the wait for a frame. Medians over the rounds, and over all steps; also
-the worst step of all.
+the worst step of all. CPU times are those of the page's main thread, which other work on the
+machine does not lengthen as it does the others; `load` is how busy it was.
 
 examples:
   vfm bench report_page
@@ -90,9 +92,12 @@ def measure(settings: Settings) -> Iterator[Row]:
         ("size", size / 1e6, "MB"),
         ("first paint", statistics.median(one["paint"][0] for one in rounds), "ms"),
         ("first cards", statistics.median(one["cards"][0] for one in rounds), "ms"),
+        ("first cards, CPU", statistics.median(one["opened"][0] for one in rounds), "ms"),
         ("drag, median step", statistics.median(steps), "ms"),
         ("drag, 95th percentile", float(np.percentile(steps, 95)), "ms"),
         ("drag, worst step", max(steps), "ms"),
+        ("drag, CPU per step", statistics.median(one["step"][0] for one in rounds), "ms"),
+        ("load", os.getloadavg()[0], "1"),
     ]
     for metric, value, unit in found_rows:
         yield Row(
@@ -109,15 +114,25 @@ def _visit(browser: Browser, path: Path, steps: int) -> dict[str, list[float]]:
     """Milliseconds of one opening and one drag."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
+    probe = context.new_cdp_session(page)
+    probe.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy_ms() -> float:
+        told = probe.send("Performance.getMetrics")["metrics"]
+        return 1e3 * next(m["value"] for m in told if m["name"] == "TaskDuration")
+
     page.goto(path.as_uri())
     page.wait_for_selector(".card")
+    opened_ms = busy_ms()
     cards = page.evaluate("performance.now()")
     paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    found = {"cards": [cards], "paint": [page.evaluate(paint)]}
+    found = {"cards": [cards], "paint": [page.evaluate(paint)], "opened": [opened_ms]}
     page.locator("#browse").scroll_into_view_if_needed()
     page.wait_for_selector(".histogram .chart")
     page.wait_for_timeout(500)
+    before_ms = busy_ms()
     found["drag"] = page.evaluate(_DRAG, steps)
+    found["step"] = [(busy_ms() - before_ms) / steps]
     context.close()
     return found
 
