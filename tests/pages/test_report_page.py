@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from playwright.sync_api import Page
 
@@ -301,3 +303,19 @@ def test_text_stands_out_from_its_ground(visit: Visitor, report: Path, dark: boo
         assert contrast("line-strong", ground) >= 3  # Borders of controls.
     assert contrast("bad", "bad-soft") >= 4.5
     assert contrast("accent", "accent-soft") >= 4.5
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_table_with_little_in_it_is_a_page_too(
+    visit: Visitor, tmp_path: Path, count: int
+) -> None:
+    few = {"clip_id": ["a", "b"], "kept": [True, False], "reject_reason": [None, "blur"]}
+    kinds = {"clip_id": "string", "kept": "bool", "reject_reason": "string"}
+    columns = {name: pyarrow.array(few[name][:count], kind) for name, kind in kinds.items()}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "clips.parquet")
+    seen = visit(write_report(tmp_path))
+    assert shown_clips(seen.page) == few["clip_id"][:count]
+    body = seen.page.inner_text("main")
+    assert "No scores were measured." in body if count else "This folder has no clips." in body
+    assert "No times of clips were written." in body
+    seen.assert_clean()
