@@ -59,6 +59,8 @@ class GenerateConfig:
     fps: float | None = None
     seed: int = 0
     weights: Literal["ema", "model"] = "ema"
+    ema_width: float | None = None
+    """The average of this width, 0.001 to 0.288 of the training, of a run with `power_ema`."""
     device: str = "auto"
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
 

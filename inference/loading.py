@@ -11,6 +11,7 @@ from models.objectives.loss import Denoiser, Objective
 from models.spec import ModelSpec
 from models.tokenizers.load import load_tokenizer
 from parallel import checkpoint
+from parallel.ema_snapshots import reconstruct
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,14 @@ class Generator:
         return cls(network, denoiser, encoding, spec, step)
 
 
-def load_generator(path: Path, *, weights: str = "ema", device: str = "auto") -> Generator:
+def load_generator(
+    path: Path, *, weights: str = "ema", ema_width: float | None = None, device: str = "auto"
+) -> Generator:
     """Reads a checkpoint, a folder of them, or a run folder.
 
     Args:
         weights: `ema`, the running average, or `model`, the last step's.
+        ema_width: instead of both, the average of this width from what the run has stored.
     Raises:
         DataError: naming what is missing, damaged, or of another shape.
     """
@@ -45,7 +49,10 @@ def load_generator(path: Path, *, weights: str = "ema", device: str = "auto") ->
     where = choose_device(device)
     encoding = spec.encoding(load_tokenizer(folder / "tokenizer", where), where)
     network = spec.network(encoding)
-    tensors = checkpoint.read_tensors(folder, weights, dict(network.named_parameters()))
+    if ema_width is None:
+        tensors = checkpoint.read_tensors(folder, weights, dict(network.named_parameters()))
+    else:
+        tensors = reconstruct(folder.parent.parent, ema_width, state["step"])
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             parameter.copy_(tensors[name])

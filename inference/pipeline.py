@@ -27,7 +27,10 @@ def open_generator(config: GenerateConfig) -> tuple[Generator, VideoShape]:
     if Path(config.output).is_dir():
         raise ConfigError(f"output={config.output} is a folder; give a file name")
     generator = load_generator(
-        Path(config.checkpoint), weights=config.weights, device=config.device
+        Path(config.checkpoint),
+        weights=config.weights,
+        ema_width=config.ema_width,
+        device=config.device,
     )
     spec = generator.spec
     shape = VideoShape(

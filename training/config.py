@@ -11,6 +11,7 @@ from inference.config import SamplerConfig
 from models.dit import DiTConfig
 from models.family import NetworkConfig
 from models.objectives.config import ObjectiveConfig
+from models.power_ema import gamma_of
 from models.text.choose import TextConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig
@@ -111,6 +112,24 @@ class SamplesConfig:
 
 
 @dataclass(kw_only=True)
+class PowerEMAConfig:
+    """Averages that let the width of the average be chosen after training (EDM2)."""
+
+    widths: list[float] = field(default_factory=list)
+    """Widths to track, as a share of the training, such as [0.05,0.1]; none: no such averages."""
+    every: int = 500
+    """Steps between stored ones."""
+
+    def __post_init__(self) -> None:
+        for width in self.widths:
+            gamma_of(width)
+        if len(set(self.widths)) < len(self.widths):
+            raise ConfigError(f"power_ema.widths must differ, got {self.widths}")
+        if self.every < 1:
+            raise ConfigError(f"power_ema.every must be at least 1, got {self.every}")
+
+
+@dataclass(kw_only=True)
 class WandbConfig:
     """Weights & Biases; `offline` needs no account and no network."""
 
@@ -129,6 +148,7 @@ class TrainConfig:
     packs_per_step: int = 1
     text_dropout: float = 0.1
     ema_decay: float = 0.999
+    power_ema: PowerEMAConfig = field(default_factory=PowerEMAConfig)
     precision: Literal["fp32", "bf16"] = "fp32"
     device: str = "auto"
     checkpoint_every: int = 500

@@ -28,9 +28,10 @@ from models.initialize import initialize
 from models.objectives.loss import Objective
 from models.tokenizers.base import mean_psnr_db
 from parallel import checkpoint
+from parallel.ema_snapshots import save_snapshot
 from parallel.topology import Topology
 from training.config import TrainConfig
-from training.ema import EMA
+from training.ema import EMA, PowerEMA
 from training.metrics import Metrics
 from training.optimizer import (
     expected_tensors,
@@ -132,6 +133,7 @@ class Trainer:
         self.parameters = dict(self.network.named_parameters())
         self.optimizer = make_optimizer(config.optimizer, self.network)
         self.ema = EMA(self.network.named_parameters(), config.ema_decay)
+        self.power_ema = PowerEMA(self.network.named_parameters(), config.power_ema.widths)
         self.step = 0
         if self.resume_from is not None:
             self._restore(self.resume_from)
@@ -147,6 +149,9 @@ class Trainer:
                 parameter.copy_(model[name])
         load_optimizer_tensors(self.optimizer, self.parameters, optimizer)
         self.ema.load(checkpoint.read_tensors(path, "ema", self.ema.shadow))
+        if self.power_ema.tracks:
+            tracks = self.power_ema.tensors()
+            self.power_ema.load(checkpoint.read_tensors(path, "power_ema", tracks))
         self.loader.load_state_dict(state["loader"])
         self.console.print(f"goes on from step {self.step} ({path})")
 
@@ -220,6 +225,7 @@ class Trainer:
             )
         self.optimizer.step()
         self.ema.update(self.parameters, step + 1)
+        self.power_ema.update(self.parameters, step + 1)
         return loss, grad_norm, lr
 
     def _prepare(self, batch: Batch) -> Prepared:
@@ -237,6 +243,9 @@ class Trainer:
             self._validate()
         if config.samples.every and (last or self.step % config.samples.every == 0):
             self._sample()
+        tracks = self.power_ema.tracks
+        if tracks and (last or self.step % config.power_ema.every == 0):
+            save_snapshot(self.folder.path, self.step, tracks)
         # Last of all, so that what a checkpoint's step has logged is whole when it is found.
         if self.step % config.checkpoint_every == 0:
             self._save()
@@ -287,6 +296,7 @@ class Trainer:
                 "model": self.parameters,
                 "ema": self.ema.shadow,
                 "optimizer": optimizer_tensors(self.optimizer, self.parameters),
+                **({"power_ema": tracks} if (tracks := self.power_ema.tensors()) else {}),
             },
             state={
                 "config": asdict(self.config),

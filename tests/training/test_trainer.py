@@ -24,7 +24,13 @@ from models.objectives.loss import Objective
 from parallel import checkpoint
 from parallel.topology import Topology
 from tests.training.runs import train
-from training.config import OptimizerConfig, SamplesConfig, ValidationConfig, WandbConfig
+from training.config import (
+    OptimizerConfig,
+    PowerEMAConfig,
+    SamplesConfig,
+    ValidationConfig,
+    WandbConfig,
+)
 from training.metrics import read_metrics
 from training.trainer import Trainer, TrainingError
 
@@ -209,6 +215,20 @@ def test_every_objective_trains_and_generates(make_config, objective):
     shape = VideoShape(num_frames=5, width=64, height=48, fps=12.0)
     (video,) = generate(generator, ["x"], shape, SamplerConfig(num_steps=2), seed=0)
     assert video.frames.shape == (5, 48, 64, 3)
+
+
+def test_the_width_of_the_average_can_be_chosen_afterwards(make_config):
+    averages = PowerEMAConfig(widths=[0.05, 0.1], every=2)
+    whole = train(make_config(power_ema=averages))
+    stopped = make_config(power_ema=averages, steps=3, output=make_config().output + "2")
+    train(stopped)
+    train(replace(stopped, steps=6))
+    made = [
+        load_generator(run, ema_width=0.08).network.state_dict() for run in (whole, stopped.output)
+    ]
+    assert all(torch.equal(made[1][name], tensor) for name, tensor in made[0].items())
+    plain_average = load_generator(whole).network.state_dict()
+    assert any(not torch.equal(plain_average[name], t) for name, t in made[0].items())
 
 
 def test_a_loss_that_is_not_finite_stops_with_advice(make_config, monkeypatch):
