@@ -220,11 +220,12 @@ def test_every_objective_trains_and_generates(make_config, objective):
 def test_the_width_of_the_average_can_be_chosen_afterwards(make_config):
     averages = PowerEMAConfig(widths=[0.05, 0.1], every=2)
     whole = train(make_config(power_ema=averages))
-    stopped = make_config(power_ema=averages, steps=3, output=make_config().output + "2")
+    stopped = make_config(power_ema=averages, steps=4, output=make_config().output + "2")
     train(stopped)
     train(replace(stopped, steps=6))
     made = [
-        load_generator(run, ema_width=0.08).network.state_dict() for run in (whole, stopped.output)
+        load_generator(run, ema_width=0.08).network.state_dict()
+        for run in (whole, Path(stopped.output))
     ]
     assert all(torch.equal(made[1][name], tensor) for name, tensor in made[0].items())
     plain_average = load_generator(whole).network.state_dict()
