@@ -25,7 +25,7 @@ def build_network(
     *,
     token_dim: int,
     text_dim: int,
-    attention: Attention | list[Attention] = local_attention,
+    attention: Attention | list[Attention] | list[dict[str, Attention]] = local_attention,
     linears: Linears | None = None,
 ) -> Network:
     """A network of this shape, on the current device, with weights yet to be filled."""

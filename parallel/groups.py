@@ -13,7 +13,9 @@ from parallel.topology import AXES, Topology
 class Groups:
     """A process group per axis of `topology.AXES`, in the order of the parts along it.
 
-    An axis of size 1 has none: nothing is sent along it.
+    An axis of size 1 has none: nothing is sent along it. Megatron-Core's modules take groups as
+    arguments, so these serve it as they are; its own `parallel_state` would make them global, and
+    does not know ring and Ulysses as axes of their own beside the group over both.
     """
 
     topology: Topology

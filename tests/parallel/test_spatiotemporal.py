@@ -9,6 +9,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.objectives.loss import token_noise
 from models.pack import PackLayout
 from models.stdit import STDiTConfig
 from parallel.collectives import Channel
@@ -93,6 +94,29 @@ def test_both_ways_hold_the_pack(sizes, parts):
             for name in ("segment", "position", "coordinates"):
                 assert torch.equal(getattr(share, name), getattr(whole, name)[share.index]), name
             check_rows(share)
+
+
+@given(grids, st.integers(1, 4))
+def test_noise_and_loss_follow_the_tokens(sizes, parts):
+    """Whoever holds a token draws its noise and weighs its error as one process does."""
+    n = len(sizes)
+    whole = PackLayout.build(sizes, [3] * n, torch.full((n,), 24.0))
+    keys = torch.arange(2 * n).view(n, 2)
+    noise, error, weight = token_noise(keys, whole, 4), torch.rand(whole.num_tokens), torch.rand(n)
+    total = (whole.spread(weight) * error).sum()
+    for kind in ("frames", "places", "even"):
+        parted = torch.zeros(())
+        for halves in halves_of(whole, parts):
+            share = (
+                PackShare.of(whole, parts, halves.channel.rank)
+                if kind == "even"
+                else halves.frames
+                if kind == "frames"
+                else halves.places
+            )
+            assert torch.equal(token_noise(keys, share, 4), noise[share.index])
+            parted += (share.spread(weight) * error[share.index]).sum()
+        torch.testing.assert_close(parted, total)
 
 
 def check_rows(share: GridShare) -> None:
