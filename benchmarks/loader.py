@@ -25,6 +25,7 @@ decode   the same in one process with every video decoded by PyAV to RGB, beside
          its time in the same run, sample by sample
 restore  packs of a curated folder: time to the first batch, fresh and restored at far positions,
          and what a save takes and weighs
+memory   resident memory of the process after each of four epochs of packs, nothing cached
 ranks    samples lost and doubled when a run on 2 ranks of 2 workers goes on with fewer ranks
 
 Each subject runs in a process of its own that ends before the next begins; subjects take turns over
@@ -39,8 +40,8 @@ examples:
 
 @dataclass(kw_only=True)
 class Settings:
-    cases: str = "read,decode,restore,ranks"
-    """Which of the four, with commas between."""
+    cases: str = "read,decode,restore,memory,ranks"
+    """Which of the five, with commas between."""
     num_samples: int = 2000
     num_decoded: int = 200
     workers: int = 2
@@ -57,7 +58,10 @@ def measure(settings: Settings) -> Iterator[Row]:
         absent: dict[str, str] = {}
         if {"read", "decode", "ranks"} & set(chosen):
             make_shards(root / "shards", settings.num_samples)
+            every = {"read", "decode"} & set(chosen)
             for subject, made in peers.SUBJECTS.items():
+                if not every and subject != "megatron-energon":
+                    continue
                 scratch = root / subject.replace(" ", "-")
                 scratch.mkdir()
                 prepared[subject], fault = apart(
@@ -77,6 +81,8 @@ def measure(settings: Settings) -> Iterator[Row]:
             yield from _reading(settings, case, workers, decoded, prepared, absent)
         if "restore" in chosen:
             yield from _restoring(settings, root)
+        if "memory" in chosen:
+            yield from _memory(settings, root)
         if "ranks" in chosen:
             yield from _changing_ranks(settings, root, prepared, absent)
 
@@ -212,6 +218,34 @@ def restore(folder: Path) -> dict[str, dict[str, float]]:
         found[f"{place}"] = {"first": first, "save": 1000 * save, "state": len(saved) / 1024}
         source.close()
     return found
+
+
+def _memory(settings: Settings, root: Path) -> Iterator[Row]:
+    make_curated(root / "epochs", num_clips=200)
+    resident, fault = apart(settings.timeout_s, epochs, root / "epochs")
+    for number in range(4):
+        value = None if fault else resident[number]
+        yield _row("memory", "vfm", f"after epoch {number + 1}", value, fault or "MiB")
+
+
+def epochs(folder: Path) -> list[float]:
+    """Runs in a process of its own: MiB after each epoch of the packs delivered."""
+    from dataloading.config import Compression, LoaderConfig
+    from dataloading.loader import PackedLoader
+
+    config = LoaderConfig(
+        path=str(folder), token_budget=512, num_frames=[1, 5, 9], size=[64, 64], cache_bytes=0
+    )
+    resident = []
+    with PackedLoader(config, Compression()) as loader:
+        size = loader.describe()["samples_per_epoch"]
+        for _ in range(4):
+            count = 0
+            while count < size:
+                count += next(loader).num_samples
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            resident.append(pages * 4096 / 2**20)
+    return resident
 
 
 def _changing_ranks(
