@@ -97,6 +97,11 @@ class Executor(Protocol):
     how many items there will be, where that is known.
     """
 
+    @property
+    def workers(self) -> Mapping[str, int]:
+        """The most that each stage has had at once; stages that are not named had one."""
+        ...
+
     def run(
         self,
         graph: Graph,

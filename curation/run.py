@@ -287,7 +287,7 @@ class _Run:
         wall_s: float,
         sharded: Collection[str],
     ) -> dict[str, Any]:
-        stages = stage_rates(self._work.clock)
+        stages = stage_rates(self._work.clock, self._executor.workers)
         return {
             **found.accounting(),
             "num_videos": len(found.videos),

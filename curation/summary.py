@@ -15,12 +15,20 @@ from curation.config import CurateConfig
 from curation.tables import ClipRow, write_failed
 
 
-def stage_rates(clock: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Stage to items, seconds of work and rates."""
+def stage_rates(
+    clock: Mapping[str, Mapping[str, float]], workers: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Stage to items, seconds of work, and the rates of one worker.
+
+    Args:
+        workers: how many a stage had, where that is not one.
+    """
     stages = {}
     for name, spent in clock.items():
         busy_s = max(spent["wall_s"], 1e-9)
         stages[name] = {"items": spent["items"], "wall_s": round(spent["wall_s"], 3)}
+        stages[name]["workers"] = workers.get(name, 1)
+        stages[name]["tasks_per_s"] = float(f"{spent['items'] / busy_s:.4g}")
         for unit in ("seconds", "frames"):
             if unit in spent:
                 stages[name][f"video_{unit}_per_s"] = round(spent[unit] / busy_s, 2)
@@ -28,14 +36,21 @@ def stage_rates(clock: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str,
 
 
 def bottleneck(stages: dict[str, dict[str, Any]], wall_s: float) -> str:
-    """One sentence."""
+    """One sentence: where the time went, and what more workers there would bring."""
     if not stages:
         return "Nothing was left to do."
-    name = max(stages, key=lambda n: stages[n]["wall_s"])
-    share = stages[name]["wall_s"] / max(wall_s, 1e-9)
+    took = {name: stage["wall_s"] / stage["workers"] for name, stage in stages.items()}
+    name = max(took, key=lambda n: took[n])
+    share = min(1.0, took[name] / max(wall_s, 1e-9))
+    workers = stages[name]["workers"]
     rate = stages[name].get("video_seconds_per_s")
     text = f"The slowest stage is {name}: {share:.0%} of the time"
-    return f"{text}, {rate:.1f} s of video per second." if rate else f"{text}."
+    if rate:
+        text += f", {rate * workers:.1f} s of video per second"
+    if workers > 1:
+        gain = 1 / (1 - share / 2)
+        text += f" on {workers} workers; with {2 * workers} the whole is {gain:.1f} times as fast"
+    return f"{text}."
 
 
 def shards_against(clips: Sequence[ClipRow], sharded: Collection[str]) -> dict[str, int]:

@@ -44,6 +44,8 @@ class Sight:
         self.samples: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
         self.table: list[Capacity] = []
+        self.most: dict[str, int] = {}
+        """Workers of each step, the most at once."""
 
     def worked(self, step: str, worker_id: int, began_s: float, ended_s: float) -> None:
         """An item was worked on, by the worker's clock. Nothing is kept of it here."""
@@ -56,6 +58,9 @@ class Sight:
     def sized(self, now_s: float, allocation: "Allocation", pools: "Mapping[str, Pool]") -> None:
         """Pools were looked at; the table follows what was measured."""
         self.table = capacities(pools)
+        for name, pool in pools.items():
+            staying = sum(not worker.draining for worker in pool.workers.values())
+            self.most[name] = max(staying, self.most.get(name, 0))
 
     def sample(self, now_s: float, pools: "Mapping[str, Pool]", left: Mapping[str, float]) -> None:
         """Once a second."""

@@ -5,7 +5,8 @@ Decoder and encoder threads use the other cores meanwhile.
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from curation.executors.attempt import attempt
@@ -18,6 +19,8 @@ class LocalExecutor:
 
     Ctrl-C ends the run between two durable records, so the same command continues it.
     """
+
+    workers: Mapping[str, int] = MappingProxyType({})
 
     def run(
         self,

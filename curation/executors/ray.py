@@ -37,6 +37,7 @@ from curation.engine.orchestrator import Orchestrator, Pace
 from curation.engine.packing import Node, Slot
 from curation.engine.sight import Sight
 from curation.executors.config import RayConfig
+from curation.executors.gauges import GaugedSight
 from curation.executors.worker import Report, StageWorker
 from curation.pipeline import Graph, Memory, Step
 from curation.stage import Failure, Item
@@ -70,6 +71,7 @@ class RayExecutor:
         self.sight = Sight()
         """Of the current run."""
         self.cluster: RayCluster | None = None
+        self.workers: dict[str, int] = {}
 
     def __enter__(self) -> "RayExecutor":
         self._began_s = time.monotonic()
@@ -88,7 +90,7 @@ class RayExecutor:
         *,
         total: int | None = None,
     ) -> Iterator[Any | Failure]:
-        self.sight = Sight(self._series, began_s=self._began_s)
+        self.sight = GaugedSight(self._series, began_s=self._began_s)
         self.cluster = RayCluster(graph, self._config)
         orchestrator = Orchestrator(
             graph,
@@ -99,7 +101,11 @@ class RayExecutor:
             pace=Pace(headroom=self._config.headroom),
             sight=self.sight,
         )
-        yield from orchestrator.run(items)
+        try:
+            yield from orchestrator.run(items)
+        finally:
+            for name, most in self.sight.most.items():
+                self.workers[name] = max(1, most, self.workers.get(name, 1))
 
 
 def connect(config: RayConfig) -> None:
