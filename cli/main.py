@@ -43,6 +43,7 @@ _ORDER = (
     "curate",
     "refilter",
     "shard",
+    "tokenizer",
     "pretrain",
     "generate",
     "data",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from common.errors import ConfigError
 from common.storage import atomic_folder
-from dataloading.config import Compression
+from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
 from models.spec import ModelSpec
 from models.tokenizers.base import VideoTokenizer
@@ -64,7 +64,7 @@ def get_tokenizer(
         steps = config.tokenizer.fit_steps
         tokenizer = fit_tokenizer(
             config.tokenizer.fit,
-            _training_windows(config),
+            first_windows(config.data, compression_of(config), config.tokenizer.fit_videos),
             RecipeConfig(steps=steps, lr=4e-3, l1=0.0, l2=1.0, perceptual=0.0, kl=0.0),
             seed=config.seed,
             on_step=on_step,
@@ -74,15 +74,15 @@ def get_tokenizer(
     return load_tokenizer(folder, device)
 
 
-def _training_windows(config: TrainConfig) -> list[Tensor]:
-    """The first windows of the training order."""
+def first_windows(data: LoaderConfig, compression: Compression, count: int) -> list[Tensor]:
+    """The first `count` windows of the training order."""
     videos: list[Tensor] = []
-    with PackedLoader(config.data, compression_of(config), split="train") as loader:
+    with PackedLoader(data, compression, split="train") as loader:
         for batch in loader:
             videos += batch.frames or []
-            if len(videos) >= config.tokenizer.fit_videos:
+            if len(videos) >= count:
                 break
-    return videos[: config.tokenizer.fit_videos]
+    return videos[:count]
 
 
 def make_spec(config: TrainConfig, loader: PackedLoader) -> ModelSpec:

@@ -18,10 +18,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from common.errors import ConfigError, DataError
+from common.storage import write_atomic
 from models.tokenizers import haar
 from models.tokenizers.base import VideoTokenizer
 from models.tokenizers.layers import Attention, Block, ChannelNorm, Down, Stream, Up
@@ -340,9 +341,10 @@ class CausalTokenizer(nn.Module):
         """Writes `config.json` and `model.safetensors` into `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         config = {"kind": KIND, **asdict(self.config)}
-        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-        state = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(state, folder / "model.safetensors")
+        state = {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}
+        write_atomic(folder / "model.safetensors", save(state))
+        # Last, since what has one is taken for whole.
+        write_atomic(folder / "config.json", (json.dumps(config, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path) -> "CausalTokenizer":
