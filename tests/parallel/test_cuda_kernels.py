@@ -15,6 +15,9 @@ from parallel.blocks import merge
 from parallel.kernels.choose import KERNELS, fitting_kernel, kernel_named, native_kernel
 from parallel.kernels.cpu import CpuFlashKernel
 from parallel.kernels.cuda import (
+    CudnnKernel,
+    FlashKernel,
+    VarlenFlashKernel,
     activate_flash,
     closed,
     cumulative,
@@ -125,3 +128,26 @@ def test_kernels_of_the_gpu_are_attention_and_its_gradients(name):
         for got, want in zip(grads, wanted_grads, strict=True):
             scale = max(1.0, float(want.abs().max())) if want.numel() else 1.0
             torch.testing.assert_close(got.double(), want, atol=3e-2 * scale, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["flash", "cudnn"])
+def test_dense_operators_take_what_they_are_given(name):
+    """Shapes alone, on tensors without storage: the arguments fit the operators of this PyTorch."""
+    kernel = KERNELS[name]
+    assert isinstance(kernel, FlashKernel | CudnnKernel)
+    q = torch.empty(3, 7, 4, 64, device="meta", dtype=torch.bfloat16)
+    k = torch.empty(3, 9, 2, 64, device="meta", dtype=torch.bfloat16)
+    out, lse = kernel.forward(q, k, k, False)
+    assert (out.shape, lse.shape, lse.dtype) == (q.shape, (3, 7, 4), torch.float32)
+    grads = kernel.backward(out, q, k, k, out, lse, False)
+    assert [grad.shape for grad in grads] == [q.shape, k.shape, k.shape]
+
+
+def test_the_packed_operator_takes_what_it_is_given():
+    kernel, layout = VarlenFlashKernel(), Packed((7, 0, 5), (4, 3, 5))
+    q = torch.empty(12, 4, 64, device="meta", dtype=torch.bfloat16)
+    k = torch.empty(12, 2, 64, device="meta", dtype=torch.bfloat16)
+    out, lse = kernel.packed_forward(q, k, k, layout)
+    assert (out.shape, lse.shape, lse.dtype) == (q.shape, (12, 4), torch.float32)
+    grads = kernel.packed_backward(out, q, k, k, out, lse, layout)
+    assert [grad.shape for grad in grads] == [q.shape, k.shape, k.shape]
