@@ -32,8 +32,14 @@ class ShotsConfig:
     """What is shorter, between two boundaries, is part of the transition."""
     stride_s: float = 10.0
     """Of stride."""
+    stitch: float = 0.6
+    """Shots are joined again where a picture at the end of one and a picture at the start of the
+    next are no further apart than this, from 0 to 2; 0 joins none."""
+    embedder: str = "layout"
+    """What pictures are held against each other by for `stitch`: layout of colours and edges, or
+    a folder with a model of transformers, such as CLIP; each has distances of its own."""
     device: str = "cpu"
-    """Of transnetv2: cpu or cuda."""
+    """Of transnetv2 and a model of `embedder`: cpu or cuda."""
 
     def __post_init__(self) -> None:
         known = ", ".join(DETECTORS)
@@ -43,6 +49,7 @@ class ShotsConfig:
         need(0 < self.max_likeness <= 1, "shots.max_likeness", self.max_likeness, "0 to 1")
         need(self.min_shot_s >= 0, "shots.min_shot_s", self.min_shot_s, "not negative")
         need(self.stride_s > 0, "shots.stride_s", self.stride_s, "above 0")
+        need(0 <= self.stitch <= 2, "shots.stitch", self.stitch, "0 to 2")
         need(self.device in ("cpu", "cuda"), "shots.device", self.device, "cpu or cuda")
 
 

@@ -28,10 +28,24 @@ class ShotFinder(Protocol):
 
 
 def shot_finder(config: ShotsConfig, *, fps: float) -> ShotFinder:
-    """The detector that the settings name.
+    """The detector that the settings name, and the stitching of what it finds.
 
     Raises `VfmError` where it needs a package that is not installed.
     """
+    finder = _detector(config, fps=fps)
+    if config.stitch == 0 or config.detector == "stride":
+        return finder
+    from curation.shots.stitch import StitchingFinder, layout_embedding
+
+    if config.embedder == "layout":
+        return StitchingFinder(finder, config.stitch, layout_embedding)
+    from curation.shots.embedders import folder_embedder
+
+    embed = folder_embedder(config.embedder, config.device)
+    return StitchingFinder(finder, config.stitch, embed)
+
+
+def _detector(config: ShotsConfig, *, fps: float) -> ShotFinder:
     if config.detector == "blend":
         from curation.shots.blend import BlendFinder
 
