@@ -1,9 +1,9 @@
 """Neighbouring shots that show one scene are joined again, by what the ends look like.
 
-The rule is that of Panda-70M (Chen et al., 2024, arXiv:2402.19479, section 3.1): two shots are one
-where the embedding of the last picture of one is nearer to that of the first picture of the next
-than a limit. Theirs is of ImageBind; the default needs no weights and sees the layout of colours and
-of edges, so it joins what a flash, a fast pan or a false alarm has cut, not two views of a place.
+The rule is that of Panda-70M (Chen et al., 2024, arXiv:2402.19479): two shots are one where the
+embedding of the last picture of one is nearer to that of the first picture of the next than a
+limit. Theirs is of ImageBind; the default needs no weights and sees the layout of colours and of
+edges, so it joins what a flash, a fast pan or a false alarm has cut, not two views of a place.
 """
 
 from bisect import bisect_left, bisect_right
