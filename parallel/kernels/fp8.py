@@ -71,11 +71,11 @@ def rounded_forward(
     nothing gained in speed, so that all but the kernel is the same.
     """
     if q.values.is_cuda and activated_flash() == "FA3" and len(q.values) and len(k.values):
-        return _flash3(q, k, v, layout)
+        return flash3_forward(q, k, v, layout)
     return packed_forward(q.wide(dtype), k.wide(dtype), v.wide(dtype), layout, kernel)
 
 
-def _flash3(q: Rounded, k: Rounded, v: Rounded, layout: Packed) -> tuple[Tensor, Tensor]:
+def flash3_forward(q: Rounded, k: Rounded, v: Rounded, layout: Packed) -> tuple[Tensor, Tensor]:
     rows = len(layout.lens_q)
     out, lse, *_ = torch.ops.aten._flash_attention_forward.quantized(
         q.values,

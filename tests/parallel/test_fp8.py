@@ -7,6 +7,7 @@ from models.attention import Packed
 from parallel.kernels.fp8 import (
     LARGEST,
     Rounded,
+    flash3_forward,
     num_bytes,
     packed_bytes,
     rounded_forward,
@@ -57,3 +58,14 @@ def test_attention_of_rounded_values_is_that_of_the_values_they_stand_for():
     exact, _ = packed_forward(q.double(), k.double(), v.double(), layout)
     error = float((out[:5].double() - exact[:5]).norm() / exact[:5].norm())
     assert 0.005 < error < 0.1
+
+
+def test_the_operator_takes_what_it_is_given():
+    """Shapes alone, on tensors without storage."""
+
+    def rounded(tokens: int, heads: int) -> Rounded:
+        values = torch.empty(tokens, heads, 64, device="meta", dtype=torch.float8_e4m3fn)
+        return Rounded(values, torch.empty(2, device="meta"))
+
+    out, lse = flash3_forward(rounded(12, 4), rounded(9, 2), rounded(9, 2), Packed((7, 5), (4, 5)))
+    assert (out.shape, out.dtype, lse.shape) == ((12, 4, 64), torch.float32, (12, 4))
