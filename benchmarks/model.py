@@ -3,13 +3,14 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.row import Row
+from common.errors import ConfigError
 from models.attention import local_attention
 from models.dit import DiTBlock, DiTConfig
 from models.family import build_network, network_flops
@@ -37,26 +38,34 @@ and 73,728 tokens, with the share of the card's peak that useful operations reac
 
 examples:
   vfm bench model
-  vfm bench model rounds=3 samples=1 case=wan precision=fp32
+  vfm bench model rounds=3 samples=1 cases=[wan,gpu] precisions=[fp32]
 """
 
 PEAK_TFLOPS = {"H100": 989.4, "H200": 989.4, "H800": 989.4, "A100": 312.0, "B200": 2250.0}
 """Dense bf16, as NVIDIA's data sheets give it."""
 TEXT_TOKENS = 512
+CASES = ("dit", "wan", "packed", "gpu")
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(kw_only=True)
 class Settings:
-    case: str = "all"
-    """dit, wan, packed, gpu or all."""
-    precision: str = "all"
-    """fp32, bf16 or all."""
+    cases: list[str] = field(default_factory=lambda: list(CASES))
+    """Of dit, wan, packed, gpu."""
+    precisions: list[str] = field(default_factory=lambda: list(PRECISIONS))
+    """Of fp32, bf16."""
     samples: int = 2
     """Samples of 256 tokens each."""
     rounds: int = 9
     threads: int = 1
     mfu_layers: int = 4
     """Of the 28: a layer costs the same wherever it stands."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("cases", CASES), ("precisions", tuple(PRECISIONS))):
+            for given in getattr(self, name):
+                if given not in known:
+                    raise ConfigError(f"{name}: {given} is none of {', '.join(known)}")
 
 
 @dataclass
@@ -77,20 +86,19 @@ def measure(settings: Settings) -> Iterator[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
-        for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-            if settings.precision not in ("all", name):
-                continue
+        for name in settings.precisions:
+            dtype = PRECISIONS[name]
             for kind, make in {"dit": dit_subjects, "wan": wan_subjects}.items():
-                if settings.case in ("all", kind):
+                if kind in settings.cases:
                     case = f"{kind}, {settings.samples} x 256 tokens, {name}"
                     yield from _compared(case, make(settings.samples, dtype, device), settings)
-            if settings.case in ("all", "packed"):
+            if "packed" in settings.cases:
                 case = f"wan, lengths {', '.join(map(str, UNEQUAL))}, {name}"
                 subjects = packed_subjects(dtype, device)
                 yield from _compared(case, subjects, settings, tokens=sum(UNEQUAL))
     finally:
         torch.set_num_threads(threads)
-    if settings.case in ("all", "gpu"):
+    if "gpu" in settings.cases:
         yield from gpu_rows(settings, device)
 
 
