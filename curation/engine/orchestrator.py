@@ -36,6 +36,7 @@ _UNKNOWN_LEFT = 10_000
 _MAX_DEATHS = 3
 """Workers that may die on an item before it is set aside."""
 _MAX_SETUP_FAILURES = 3
+_MAX_SETUP_FAILURES_LATER = 50
 _MANY = 256
 """Results that may wait for the one who asked for them."""
 _GRACE_S = 10.0
@@ -300,7 +301,9 @@ class Orchestrator:
         self._forget(worker.worker_id)
         pool.setup_failures += 1
         self.sight.decided(self._cluster.now(), f"{pool.name}: a worker did not start", detail)
-        if pool.setup_failures >= _MAX_SETUP_FAILURES:
+        # Once some have started, it may be a node that was lost with all its workers.
+        limit = _MAX_SETUP_FAILURES_LATER if pool.ever_ready else _MAX_SETUP_FAILURES
+        if pool.setup_failures >= limit:
             raise VfmError(
                 f"stage {pool.name} cannot start its workers ({detail.strip().splitlines()[-1]}): "
                 "see that it has what it needs on every node"

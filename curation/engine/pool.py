@@ -115,6 +115,10 @@ class Pool:
         return sum(self._waits) / len(self._waits)
 
     @property
+    def ever_ready(self) -> bool:
+        return bool(self._waits)
+
+    @property
     def out_bytes(self) -> float:
         """Mean bytes of an item's results."""
         return sum(self._out_bytes) / len(self._out_bytes) if self._out_bytes else 0.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError, VfmError
-from curation.engine.cluster import InputLost, PayloadLost, SetupFailed
+from curation.engine.cluster import InputLost, PayloadLost, SetupFailed, WorkerLost
 from curation.engine.orchestrator import Orchestrator
 from curation.engine.packing import Node
 from curation.engine.simulate import SimulatedCluster
@@ -166,6 +166,26 @@ def test_a_stage_that_cannot_start_ends_the_run_with_its_reason() -> None:
     orchestrator = Orchestrator(graph, Broken(ONE, graph.followers), FORGETFUL)
     with pytest.raises(VfmError, match=r"stage b cannot start its workers \(no such model: x\)"):
         list(orchestrator.run(items(3)))
+
+
+class Flaky(SimulatedCluster):
+    """Of a stage's workers, those started after the first few die before they are ready."""
+
+    starts = 0
+
+    def start(self, worker_id: int, step: Step, slot: Any) -> None:
+        super().start(worker_id, step, slot)
+        self.starts += 1
+        if 5 < self.starts < 15:
+            self._push(self._now, WorkerLost(worker_id=worker_id, detail="its node is gone"))
+
+
+def test_workers_lost_while_they_start_do_not_end_a_run_that_goes() -> None:
+    graph = Graph.chain([stage("a", 0.5, cpus=1.0)])
+    cluster = Flaky(ONE, graph.followers)
+    results = list(Orchestrator(graph, cluster, FORGETFUL, total=100).run(items(100)))
+    assert len({r.label for r in results}) == 100
+    assert cluster.starts > 6
 
 
 class Hanging(SimulatedCluster):
