@@ -28,6 +28,16 @@ def luma_of(picture: VideoFrame) -> np.ndarray | None:
     return planar[0] if planar else None
 
 
+def shown_luma(reader: VideoReader, picture: VideoFrame) -> np.ndarray | None:
+    """The brightness as displayed but for the shape of pixels, unscaled, of full range: `uint8
+    [H, W]`; None as `luma_of`."""
+    coded = luma_of(picture)
+    if coded is None:
+        return None
+    luma = _deep_to_8(coded, picture.format.components[0].bits - 8)
+    return reader.turn(picture).apply(luma if _is_full(picture) else cv2.LUT(luma, _LUMA_TO_FULL))
+
+
 def small_picture(
     reader: VideoReader, picture: VideoFrame, size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -49,14 +59,18 @@ def _converted(
     shift = picture.format.components[0].bits - 8
     small = [_deep_to_8(_shrink(planes[0], size), shift)]
     small += [_deep_to_8(_shrink_chroma(plane, size), shift) for plane in planes[1:]]
-    # FFmpeg, too, takes grey pictures for ones of full range, whatever they say.
-    tagged = picture.color_range == _FULL_RANGE
-    full = tagged or picture.format.name.startswith(("yuvj", "gray"))
+    full = _is_full(picture)
     luma = small[0] if full else cv2.LUT(small[0], _LUMA_TO_FULL)
     if len(small) == 1:
         return cv2.merge([luma, luma, luma]), luma
     kr, kb = _KR_KB.get(picture.colorspace, _BT601)
     return cv2.transform(cv2.merge(small), _matrix(kr, kb, full)), luma
+
+
+def _is_full(picture: VideoFrame) -> bool:
+    # FFmpeg, too, takes grey pictures for ones of full range, whatever they say.
+    tagged = picture.color_range == _FULL_RANGE
+    return tagged or picture.format.name.startswith(("yuvj", "gray"))
 
 
 def _planar(picture: VideoFrame) -> list[np.ndarray] | None:

@@ -61,6 +61,21 @@ class AnalysisConfig:
     """Of the reduced picture if it is 16:9; other shapes get the same area, small ones too."""
     samples_per_s: float = 4.0
     """How often blur, brightness and motion are measured."""
+    motion_gap_s: float = 0.065
+    """Least time between the two pictures of which motion is measured: two frames at 30 a second,
+    four at 60."""
+    jitter_window_s: float = 0.3
+    """Over which a path's smooth course is taken; what moves to and fro within it is shaking."""
+    still_s: float = 0.5
+    """How long a picture must stay for it to be a still."""
+    still_db: float = -60.0
+    """Mean absolute difference up to which two pictures are equal, as FFmpeg's `freezedetect`."""
+    flash_step: float = 0.1
+    """Least change of relative luminance in a flash, as in WCAG."""
+    bar_level: int = 24
+    """Brightness, 0 to 255, up to which a line may be a black bar, as FFmpeg's `cropdetect`."""
+    text: bool = True
+    """Looks for text that lies over the picture, with the detector that rapidocr brings."""
     thumbnail_px: int = 240
     """Width of a clip's thumbnail."""
     threads: int = 0
@@ -72,6 +87,16 @@ class AnalysisConfig:
         need(
             0 < self.samples_per_s <= 1000, "analysis.samples_per_s", self.samples_per_s, "above 0"
         )
+        for key, low, high in (
+            ("motion_gap_s", 0, 1),
+            ("jitter_window_s", 0.15, 2),
+            ("still_s", 0, 60),
+            ("still_db", -120, -20),
+            ("flash_step", 0.01, 1),
+            ("bar_level", 0, 128),
+        ):
+            value = getattr(self, key)
+            need(low <= value <= high, f"analysis.{key}", value, f"{low} to {high}")
         need(
             32 <= self.thumbnail_px <= 4096,
             "analysis.thumbnail_px",
@@ -262,10 +287,28 @@ class Within:
 class FreezeConfig:
     """Stretches in which the picture does not change."""
 
-    max: Limit = None
-    """Share of the time in stills of half a second or longer."""
+    max: Limit = 0.95
+    """Share of the time in stills of half a second or longer; above it `static`."""
     max_s: Limit = None
     """Seconds of the longest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JitterConfig:
+    """Shaking faster than some 5 Hz, in diagonals."""
+
+    max: Limit = 0.012
+    """26 pixels of 1080p to and fro, several times a second, half of the time. What is filmed while
+    walking or driving has a tenth to a half of that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOverlayConfig:
+    """Share of the picture under text that stays in its place."""
+
+    max: Limit = 0.12
+    """An eighth: a headline and a banner over the whole width. Two lines of subtitles are a
+    twentieth, a logo a hundredth."""
 
 
 _POSSIBLE = {
@@ -279,6 +322,8 @@ _POSSIBLE = {
     "bits_per_pixel": (0, math.inf),
     "flashes": (0, math.inf),
     "jitter": (0, math.inf),
+    "text_overlay": (0, 1),
+    "logo": (0, 1),
     "camera": (0, math.inf),
     "freeze": (0, math.inf),
 }
@@ -319,8 +364,10 @@ class Decisions:
     """Share of frames that repeat the one before, stills apart."""
     flashes: AtMost = field(default_factory=AtMost)
     """The most in any second; WCAG's limit is 3."""
-    jitter: AtMost = field(default_factory=AtMost)
-    """Shaking off a smooth course, in diagonals; 0.005 is hand-held, 0.02 hard to watch."""
+    jitter: JitterConfig = field(default_factory=JitterConfig)
+    text_overlay: TextOverlayConfig = field(default_factory=TextOverlayConfig)
+    logo: AtMost = field(default_factory=AtMost)
+    """Share of the picture under strokes that stay in its corners while it moves."""
     camera: Within = field(default_factory=Within)
     """Speed of the camera, diagonals per second; below `static_camera`, above `fast_camera`."""
     blockiness: AtMost = field(default_factory=AtMost)

@@ -99,6 +99,15 @@ class Ledger:
         ).fetchone()
         return None if row is None else json.loads(row[0])
 
+    def recorded_of(self, content_id: str, span: str, stage: str) -> list[Any]:
+        """The results of a stage for this work under any parameters, the latest first."""
+        rows = self._execute(
+            "SELECT results FROM work WHERE content_id=? AND span=? AND stage=? "
+            "ORDER BY rowid DESC",
+            *(content_id, span, stage),
+        )
+        return [json.loads(row[0]) for row in rows]
+
     def record(
         self, content_id: str, span: str, stage: str, params: str, results: Any, wall_s: float
     ) -> None:

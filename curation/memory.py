@@ -39,6 +39,15 @@ class Work:
         whole = path.is_file() and path.stat().st_size == clip.num_bytes
         return clip if whole else None
 
+    def earlier(self, stage: Analyse, item: Item) -> Analysis | None:
+        """An analysis of the same clips whose scores are partly of other parameters; the one that
+        leaves least to measure again."""
+        raws = self._ledger.recorded_of(item.content_id, item.span, stage.name)
+        alike = [raw for raw in raws if raw.get("base") == stage.base]
+        now = stage.measured
+        best = max(alike, key=lambda raw: len(raw["measured"].items() & now.items()), default=None)
+        return None if best is None else analysis_from_dict(best)
+
     def decoded_sources(self, stage: Transcode) -> int:
         """How many sources that stage has ever met."""
         done = self._ledger.recorded(stage.name, stage.params_hash)

@@ -1,6 +1,7 @@
 """`vfm curate`: score everything, decide, encode and pack what is kept, and account for it all."""
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from curation.pipeline import Executor, Graph
 from curation.progress import progress_on
 from curation.report import write_report
 from curation.results import Collected, collect
+from curation.scores import not_measured
 from curation.shard import ShardedClip, read_sharded, sweep_shards
 from curation.sharding import Sharder
 from curation.sources import EXTENSIONS, Found, SourceFile, find_sources, is_list
@@ -261,7 +263,9 @@ class _Run:
                 keep(result)
                 continue
             try:
-                yield self._inventory.locate(source)
+                located = self._inventory.locate(source)
+                earlier = self._work.earlier(self._analyse, located)
+                yield dataclasses.replace(located, known=earlier)
             except MediaError as error:
                 keep(failure_of(item, self._analyse.name, 1, error))
 
@@ -299,6 +303,7 @@ class _Run:
             "captioned_clips_kept": sum(bool(c.caption) for c in found.clips if c.kept),
             "captions_not_in_shards": num_stale,
             "caption_problems": dict(sorted(book.problems.items())),
+            "scores_not_measured": not_measured(self._config.analysis),
             "files_ignored": ignored,
             **decision.facts(),
             "shards": shards_against(found.clips, sharded),

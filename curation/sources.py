@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from common.errors import MediaError, VfmError
 from common.remote import chunks, is_url, remote_keys, remote_state
@@ -77,6 +78,8 @@ class SourceFile:
     """The video's id; empty until its bytes have been read."""
     state: FileState | None = None
     """Of the file when those bytes were read."""
+    known: Any = None
+    """What a stage made of it with other parameters, of which parts may still hold."""
 
     @property
     def span(self) -> str:

@@ -153,6 +153,11 @@ def print_summary(
             markup=False,
             soft_wrap=True,
         )
+    by_reason: dict[str, list[str]] = {}
+    for name, why in summary.get("scores_not_measured", {}).items():
+        by_reason.setdefault(why, []).append(name)
+    for why, names in by_reason.items():
+        console.print(f"not measured: {', '.join(names)}: {why}", markup=False, soft_wrap=True)
     if summary["files_ignored"]:
         console.print(f"{len(summary['files_ignored'])} files are no videos, ignored")
     console.print(str(report), markup=False, highlight=False, soft_wrap=True)

@@ -1,7 +1,11 @@
 """Second stage: one decode of a source gives its shots, scores, thumbnails and its health."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import contextlib
+import hashlib
+import json
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +15,21 @@ import numpy as np
 
 from common.errors import MediaError
 from common.media import CodedSizes, Health, VideoInfo, VideoReader
-from common.planes import luma_of, small_picture
+from common.planes import luma_of, shown_luma, small_picture
 from common.storage import write_atomic
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
 from curation.machine import writing_to
-from curation.scores import Crop, FrameScorer, Score, as_score, within
+from curation.measures.base import Picture, as_score, within
+from curation.scores import (
+    BITS,
+    LIGHT,
+    MEASURES,
+    Crop,
+    FrameScorer,
+    Score,
+    measure_hashes,
+    measure_params,
+)
 from curation.shots import shot_finder, split_spans
 from curation.sources import SourceFile, clip_id_of, unchanged
 from curation.stage import Failure, Resources, Stage
@@ -58,6 +72,10 @@ class Analysis:
     transitions_us: list[tuple[int, int]]
     """Spans that belong to no shot; with the lost ones and the clips they tile 0 .. duration_us."""
     clips: list[ScoredClip]
+    base: str
+    """Names everything but the measures that made this: what the clips are."""
+    measured: dict[str, str]
+    """Measure to the name of its parameters."""
 
 
 class Refused(MediaError):
@@ -72,7 +90,7 @@ class Analyse(Stage[SourceFile, Analysis]):
     """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
 
     name = "analyse"
-    version = 5
+    version = 6
 
     def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
         self._shots: ShotsConfig = config.shots
@@ -84,24 +102,49 @@ class Analyse(Stage[SourceFile, Analysis]):
         self.resources = Resources(cpus=2.0)
 
     def params(self) -> dict[str, Any]:
-        analysis = asdict(self._analysis)
-        del analysis["threads"]
+        return {**self._base_params(), "measures": measure_params(self._analysis)}
+
+    def _base_params(self) -> dict[str, Any]:
         return {
             "shots": asdict(self._shots),
-            "analysis": analysis,
+            "width_px": self._analysis.width_px,
+            "thumbnail_px": self._analysis.thumbnail_px,
             "max_clip_us": self._max_clip_us,
             "min_side_px": self._min_side_px,
         }
 
-    def process(self, item: SourceFile) -> Sequence[Analysis | Failure]:
-        with unchanged(item.path, item.state):
-            seen = self._decode(item, self._analysis.threads)
-            if seen.health.num_errors and self._analysis.threads != 1:
-                # What a decoder makes of damage depends on its threads.
-                seen = self._decode(item, 1)
-        return [self._judge(item, seen)]
+    @property
+    def base(self) -> str:
+        """See `Analysis.base`."""
+        text = json.dumps([self.name, self.version, self._base_params()], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def _decode(self, item: SourceFile, num_threads: int) -> "_Seen":
+    @property
+    def measured(self) -> dict[str, str]:
+        """See `Analysis.measured`."""
+        return measure_hashes(self._analysis)
+
+    def process(self, item: SourceFile) -> Sequence[Analysis | Failure]:
+        """Where an earlier analysis of the same clips is known, one decode measures again what was
+        measured with other parameters; the rest stays."""
+        known = item.known if isinstance(item.known, Analysis) else None
+        if known is not None and known.base != self.base:
+            known = None
+        now = self.measured
+        stale = [name for name in MEASURES if not known or known.measured.get(name) != now[name]]
+        damaged = known is not None and known.num_errors > 0
+        with unchanged(item.path, item.state):
+            seen = self._decode(item, stale, 1 if damaged else self._analysis.threads)
+            if seen.health.num_errors and self._analysis.threads != 1 and not damaged:
+                # What a decoder makes of damage depends on its threads.
+                seen = self._decode(item, stale, 1)
+        with _lost_with(seen.info.duration_s):
+            if known is None:
+                return [self._judge(item, seen, now)]
+            clips = [self._measured_again(clip, seen, stale) for clip in known.clips]
+            return [replace(known, clips=clips, measured=now)]
+
+    def _decode(self, item: SourceFile, only: Collection[str], num_threads: int) -> "_Seen":
         with VideoReader(item.path, num_threads=num_threads) as reader:
             info = reader.info
             if min(info.width, info.height) < self._min_side_px:
@@ -110,35 +153,47 @@ class Analyse(Stage[SourceFile, Analysis]):
                     f"{info.width}x{info.height} pixels, under {self._min_side_px}",
                     info.duration_s,
                 )
-            size = reduced_size(info.width, info.height, self._analysis.width_px)
-            finder = shot_finder(self._shots, fps=info.fps)
-            scorer = FrameScorer(self._analysis.samples_per_s)
-            strip = _Strip(self._analysis.thumbnail_px, gap_us=self._max_clip_us // 4)
-            starts: list[int] = []
-            end_us = 0
-            for frame in reader.frames():
-                pts_us = _us(frame.pts_s)
-                if starts and pts_us > end_us + 1:  # frames tile the time, but for holes
-                    finder.interrupt()
-                    scorer.interrupt()
-                end_us = _us(frame.pts_s + frame.duration_s)
-                bgr, grey = small_picture(reader, frame.picture, size)
-                finder.feed(pts_us, bgr, grey)
-                if scorer.feed(pts_us, grey, partial(luma_of, frame.picture)):
-                    strip.feed(pts_us, bgr)
-                starts.append(pts_us)
-            return _Seen(
-                info=info,
-                health=reader.health,
-                starts_us=np.array(starts, dtype=np.int64),
-                end_us=end_us,
-                boundaries_us=finder.boundaries(),
-                scorer=scorer,
-                strip=strip,
-                sizes=reader.sizes,
-            )
+            with _lost_with(info.duration_s):
+                return self._watch(reader, only)
 
-    def _judge(self, item: SourceFile, seen: "_Seen") -> Analysis:
+    def _watch(self, reader: VideoReader, only: Collection[str]) -> "_Seen":
+        info = reader.info
+        size = reduced_size(info.width, info.height, self._analysis.width_px)
+        finder = shot_finder(self._shots, fps=info.fps)
+        scorer = FrameScorer(self._analysis, only)
+        strip = _Strip(self._analysis.thumbnail_px, gap_us=self._max_clip_us // 4)
+        starts = array("q")
+        end_us = 0
+        for frame in reader.frames():
+            pts_us = _us(frame.pts_s)
+            if starts and pts_us > end_us + 1:  # frames tile the time, but for holes
+                finder.interrupt()
+                scorer.interrupt()
+            end_us = _us(frame.pts_s + frame.duration_s)
+            bgr, grey = small_picture(reader, frame.picture, size)
+            finder.feed(pts_us, bgr, grey)
+            picture = Picture(
+                pts_us,
+                bgr,
+                grey,
+                coded=partial(luma_of, frame.picture),
+                shown=partial(shown_luma, reader, frame.picture),
+            )
+            if scorer.feed(picture):
+                strip.feed(pts_us, bgr)
+            starts.append(pts_us)
+        return _Seen(
+            info=info,
+            health=reader.health,
+            starts_us=np.frombuffer(starts, np.int64),
+            end_us=end_us,
+            boundaries_us=finder.boundaries(),
+            scorer=scorer,
+            strip=strip,
+            sizes=reader.sizes,
+        )
+
+    def _judge(self, item: SourceFile, seen: "_Seen", measured: dict[str, str]) -> Analysis:
         info, stamps, end_us = seen.info, seen.starts_us, seen.end_us
         if len(stamps) < 2:
             raise Refused(
@@ -183,20 +238,46 @@ class Analyse(Stage[SourceFile, Analysis]):
             lost_us=lost,
             transitions_us=transitions,
             clips=clips,
+            base=self.base,
+            measured=measured,
         )
 
     def _clip(self, content_id: str, seen: "_Seen", start: int, end: int) -> ScoredClip:
         first, last = np.searchsorted(seen.starts_us, (start, end))
-        num_frames = int(last - first)
-        bits = seen.sizes and seen.sizes.bits_per_pixel(start / 1e6, end / 1e6, num_frames)
-        return ScoredClip(
+        clip = ScoredClip(
             clip_id=clip_id_of(content_id, start, end),
             start_us=start,
             end_us=end,
-            num_frames=num_frames,
-            scores={**seen.scorer.over(start, end), "bits_per_pixel": as_score(bits)},
-            crop=seen.scorer.crop(start, end, seen.info.width, seen.info.height),
+            num_frames=int(last - first),
+            scores={},
+            crop=None,
         )
+        return self._measured_again(clip, seen, MEASURES)
+
+    def _measured_again(
+        self, clip: ScoredClip, seen: "_Seen", measures: Collection[str]
+    ) -> ScoredClip:
+        """A clip with the scores of these measures; those of others stay."""
+        start, end, crop = clip.start_us, clip.end_us, clip.crop
+        scores = {**clip.scores, **seen.scorer.over(start, end)}
+        if BITS in measures:
+            sizes = seen.sizes
+            bits = sizes and sizes.bits_per_pixel(start / 1e6, end / 1e6, clip.num_frames)
+            scores["bits_per_pixel"] = as_score(bits)
+        if LIGHT in measures:
+            crop = seen.scorer.crop(start, end, seen.info.width, seen.info.height)
+        return replace(clip, scores=scores, crop=crop)
+
+
+@contextlib.contextmanager
+def _lost_with(seconds: float) -> Iterator[None]:
+    """What goes wrong inside costs the whole source, and its failure says so."""
+    try:
+        yield
+    except Exception as error:
+        if not getattr(error, "seconds", 0.0):
+            error.seconds = seconds  # pyright: ignore[reportAttributeAccessIssue]
+        raise
 
 
 def reduced_size(width: int, height: int, width_px: int) -> tuple[int, int]:

@@ -99,7 +99,7 @@ def test_every_second_and_clip_is_accounted_for(mixed: tuple[Path, Path, CurateR
     _check_identity(result)
     summary = result.summary
     assert json.loads((output / "summary.json").read_text()) == summary
-    assert set(summary["seconds_rejected"]) == {"dark", "duplicate", "low_motion", "short"}
+    assert set(summary["seconds_rejected"]) == {"dark", "duplicate", "static", "short"}
     assert set(summary["seconds_failed"]) == {
         "empty",
         "no_video_stream",

@@ -1,14 +1,19 @@
 """Scores and shots: each score follows its dose and little else. No files, no network."""
 
-import time
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from curation.config import BlurConfig, CurateConfig, MotionConfig
+from curation.config import AnalysisConfig, BlurConfig, CurateConfig, MotionConfig
 from curation.decide import decide
-from curation.scores import SCORES, FrameScorer, Pair, Score, Still, gradient, sharpness
+from curation.definitions import DEFINITIONS, markdown_table
+from curation.measures.base import Picture
+from curation.measures.focus import Focus, sharpness
+from curation.measures.motion import Motion, Pair
+from curation.scores import MEASURES, SCORES, FrameScorer, Score, measure_hashes
 from curation.stages.analyse import ScoredClip, reduced_size
 from tests.curation import footage
 
@@ -21,7 +26,7 @@ def _texture(seed: int = 0, width: int = 320, height: int = 180) -> np.ndarray:
 
 def _sharp(picture: np.ndarray) -> float:
     grey = picture.astype(np.uint8)
-    value = sharpness(grey, gradient(grey))
+    value = sharpness(grey, Picture(0, grey, grey).steepness)
     assert value is not None
     return value
 
@@ -38,17 +43,18 @@ def test_sharpness_falls_with_blur_and_ignores_contrast() -> None:
 
 def test_sharpness_of_nothing_is_not_a_number() -> None:
     grey = np.full((180, 320), 7, np.uint8)
-    assert sharpness(grey, gradient(grey)) is None
+    assert sharpness(grey, Picture(0, grey, grey).steepness) is None
 
 
-def _grey(frame: np.ndarray) -> np.ndarray:
-    return cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
+def _picture(pts_us: float, frame: np.ndarray) -> Picture:
+    bgr = np.ascontiguousarray(frame[..., ::-1])
+    return Picture(round(pts_us), bgr, cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY))
 
 
 def _scores(frames: np.ndarray, *, fps: float, step: int = 1) -> dict[str, Score]:
-    scorer = FrameScorer(samples_per_s=4)
+    scorer = FrameScorer(AnalysisConfig())
     for number, frame in enumerate(frames[::step]):
-        scorer.feed(round(number * step / fps * 1e6), _grey(frame))
+        scorer.feed(_picture(number * step / fps * 1e6, frame))
     return scorer.over(0, round(len(frames) / fps * 1e6) + 1)
 
 
@@ -75,16 +81,16 @@ def test_still_is_zero_but_unknown_is_invalid() -> None:
 
 
 def test_motion_is_not_measured_across_a_cut_or_a_hole() -> None:
-    scorer = FrameScorer(samples_per_s=4)
+    scorer = FrameScorer(AnalysisConfig())
     still = [np.repeat(footage.shot(s, 1, size=(320, 180)), 8, axis=0) for s in (5, 6)]
     for number, frame in enumerate(np.concatenate(still)):
-        scorer.feed(round(number / 30 * 1e6), _grey(frame))
+        scorer.feed(_picture(number / 30 * 1e6, frame))
     cut_us = round(8 / 30 * 1e6)
     assert scorer.over(0, cut_us)["motion"].value == 0.0
-    holed = FrameScorer(samples_per_s=4)
-    holed.feed(0, _grey(still[0][0]))
+    holed = FrameScorer(AnalysisConfig())
+    holed.feed(_picture(0, still[0][0]))
     holed.interrupt()
-    holed.feed(200_000, _grey(still[1][0]))
+    holed.feed(_picture(200_000, still[1][0]))
     assert not holed.over(0, 300_000)["motion"].valid
 
 
@@ -131,42 +137,56 @@ def test_the_plane_has_one_area() -> None:
         assert across / down == pytest.approx(width / height, rel=0.01)
 
 
-def _still(at: int, sharp: float, luma: float) -> Still:
-    return Still(at, sharp, luma, np.ones(64, np.float32), None, None)
-
-
 def test_a_clip_takes_the_samples_that_lie_wholly_in_it() -> None:
-    scorer = FrameScorer(4.0)
     random = np.random.default_rng(0)
-    stills = [(n * 250_000, float(random.random()), float(random.random())) for n in range(400)]
-    scorer._size = (320, 180)
-    scorer._stills = [_still(at, sharp, luma) for at, sharp, luma in stills]
-    scorer._pairs = [Pair(at, at + 40_000, value, None) for at, value, _ in stills]
+    rows = [(n * 250_000, float(value)) for n, value in enumerate(random.random(400))]
+    focus, motion = Focus(AnalysisConfig()), Motion(AnalysisConfig())
+    focus._rows = rows
+    motion._pairs = [Pair(at, at + 70_000, value, None) for at, value in rows]
     for start, end in [(0, 1_000_000), (250_000, 260_000), (1, 99_000_001), (10**9, 2 * 10**9)]:
-        inside = [still for still in stills if start <= still[0] < end]
-        speeds = [value for at, value, _ in inside if at + 40_000 < end]
-        found = scorer.over(start, end)
-        for name, values in (
-            ("blur", [still[1] for still in inside]),
-            ("luma", [still[2] for still in inside]),
-            ("motion", speeds),
-        ):
-            assert found[name].valid == bool(values)
-            if values:
-                assert found[name].value == pytest.approx(np.median(values), abs=1e-6)
+        inside = [row for row in rows if start <= row[0] < end]
+        whole = [row for row in inside if row[0] + 70_000 < end]
+        for found, chosen in ((focus, inside), (motion, whole)):
+            value = next(iter(found.over(start, end).values()))
+            wanted = float(np.median([v for _, v in chosen])) if chosen else None
+            assert value == wanted
 
 
-def test_the_scores_of_a_long_video_are_found_fast() -> None:
-    scorer = FrameScorer(4.0)
-    scorer._size = (320, 180)
-    for n in range(24 * 3600 * 25):
-        scorer._log._pts.append(n * 40_000)
-        scorer._log._change.append(0.1)
-        scorer._log._light += b"0123456789abcdef"
-        scorer._log._path_pts.append(n * 40_000)
-        scorer._log._path.extend((0.0, 0.0))
-    scorer._stills = [_still(n * 250_000, 1.0, 100.0) for n in range(24 * 3600 * 4)]
-    began = time.perf_counter()
-    for n in range(100):
-        scorer.over(n * 5_000_000, (n + 1) * 5_000_000)
-    assert time.perf_counter() - began < 1
+def test_a_score_alone_is_the_score_among_all() -> None:
+    frames = footage.shot(3, 40, size=(320, 180), step_px=2.0)
+    together = _scores(frames, fps=20)
+    alone: dict[str, Score] = {}
+    for name in MEASURES:
+        scorer = FrameScorer(AnalysisConfig(), only=[name])
+        for number, frame in enumerate(frames):
+            scorer.feed(_picture(number * 50_000, frame))
+        found = scorer.over(0, 2_000_001)
+        assert not alone.keys() & found.keys()
+        alone |= found
+    assert alone == together
+    for name, score in together.items():
+        assert DEFINITIONS[name].measure in MEASURES
+        assert isinstance(score, Score)
+
+
+def test_only_a_measure_whose_settings_change_has_another_name() -> None:
+    usual = measure_hashes(AnalysisConfig())
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({"jitter_window_s": 0.4}, {"jitter"}),
+        ({"still_db": -50.0}, {"stillness"}),
+        ({"flash_step": 0.2}, {"flashes"}),
+        ({"bar_level": 30}, {"light"}),
+        ({"motion_gap_s": 0.1}, {"motion"}),
+        ({"samples_per_s": 5.0}, {"focus", "light", "motion", "blocks"}),
+        ({"threads": 3}, set()),
+    ]
+    for change, stale in cases:
+        now = measure_hashes(AnalysisConfig(**change))
+        assert {name for name in usual if usual[name] != now[name]} == stale
+
+
+def test_the_table_of_scores_is_the_one_in_the_docs() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "scores.md"
+    assert markdown_table() in page.read_text(encoding="utf-8")
+    assert {d.measure for d in DEFINITIONS.values()} == set(MEASURES)
+    assert all(d.unit and d.meaning and d.source for d in DEFINITIONS.values())

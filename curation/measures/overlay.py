@@ -1,0 +1,155 @@
+"""What lies over a picture and stays in its place while the picture changes: text, logos.
+
+The cheap test comes first: strokes whose gradient is the same, in size and direction, over three
+quarters of a second. In footage that moves, nothing but an overlay has them, so most pictures never
+reach the text detector.
+"""
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from curation.config import AnalysisConfig
+from curation.measures.base import Measure, Picture, Schedule, Values, median, within
+from curation.measures.text import detector, model_name
+
+_PER_S = 4
+_HELD_US = 700_000
+"""For how long strokes must stay."""
+_FORGET_US = 1_300_000
+_STROKE = 64.0
+"""Squared gradient, grey levels per pixel, from which on there is a stroke."""
+_SAME = 0.1
+"""Squared change of the gradient, of its square, up to which a stroke has stayed."""
+_AROUND = (31, 9)
+"""(width, height) in pixels of the plane: about a word."""
+_DENSE = 0.15
+_GATE = 0.01
+"""Share of the picture with dense strokes that stay, from which on text is looked for."""
+_GRID = (64, 36)
+_MOST_OF_TIME = 0.75
+_ALWAYS = 0.9
+_CORNER = 0.3
+"""Of each side: where logos stand."""
+_STANDING = 0.5
+"""Share of strokes that stay, from which on the picture itself stands and hides what lies on it."""
+_SOME_TEXT = 0.01
+
+
+class Look(NamedTuple):
+    """What stayed from one time to another."""
+
+    pts_us: int
+    to_us: int
+    strokes: bytes
+    """Where strokes stay, a bit for each cell of a grid."""
+    text: bytes | None
+    """Where text stands, likewise; None where there is no detector."""
+    standing: float | None
+    """Share of all strokes that stay; None where there are none."""
+
+
+class Overlay(Measure):
+    name = "overlay"
+    every_frame = True
+
+    def __init__(self, config: AnalysisConfig) -> None:
+        super().__init__(config)
+        self._schedule = Schedule(_PER_S)
+        self._seen: deque[tuple[int, np.ndarray, np.ndarray]] = deque()
+        """Times and gradients of the last second."""
+        self._looks: list[Look] = []
+        self._found: tuple[int, bytes] | None = None
+        """When text was last looked for, and where it stood."""
+        self._last_us = -_HELD_US
+
+    @classmethod
+    def params(cls, config: AnalysisConfig) -> dict[str, Any]:
+        return {"detector": model_name() if config.text else None}
+
+    def feed(self, picture: Picture, sampled: bool) -> None:
+        pts_us = picture.pts_us
+        if not self._schedule.due(pts_us):
+            return
+        while self._seen and pts_us - self._seen[0][0] > _FORGET_US:
+            self._seen.popleft()
+        old = [row for row in self._seen if pts_us - row[0] >= _HELD_US]
+        # Looks may overlap, but not by more than half.
+        if old and pts_us - self._last_us >= _HELD_US // 2:
+            self._last_us = pts_us
+            self._look(picture, old[-1])
+        self._seen.append((pts_us, *picture.slopes))
+
+    def interrupt(self) -> None:
+        self._seen.clear()
+
+    def _look(self, picture: Picture, oldest: tuple[int, np.ndarray, np.ndarray]) -> None:
+        strokes = picture.steepness > _STROKE
+        kept = strokes.copy()
+        for at_us, across, down in self._seen:
+            if at_us >= oldest[0]:
+                change = (picture.slopes[0] - across) ** 2 + (picture.slopes[1] - down) ** 2
+                kept &= change < _SAME * picture.steepness
+        density = cv2.boxFilter(kept.astype(np.float32), -1, _AROUND)
+        dense = (density > _DENSE).astype(np.uint8)
+        num = int(strokes.sum())
+        self._looks.append(
+            Look(
+                pts_us=oldest[0],
+                to_us=picture.pts_us,
+                strokes=_packed(dense),
+                text=self._text(picture, oldest[0], float(dense.mean())),
+                standing=float(kept.sum()) / num if num else None,
+            )
+        )
+
+    def _text(self, picture: Picture, since_us: int, share: float) -> bytes | None:
+        finder = detector() if self._config.text else None
+        if finder is None:
+            return None
+        if share < _GATE:
+            return _packed(np.zeros(_GRID[::-1], np.uint8))
+        if self._found is None or self._found[0] < since_us:
+            self._found = (picture.pts_us, _packed(finder.find(picture.bgr)))
+        return self._found[1]
+
+    def over(self, start_us: int, end_us: int) -> Values:
+        """`text_overlay`: share of the picture under text that stands there for three quarters of
+        the time; `text_time`: share of the time in which text stays anywhere; `logo`: share of the
+        picture where strokes stay throughout in its corners, not told of a picture that stands
+        still itself. All None under 0.7 seconds."""
+        looks = [k for k in within(self._looks, start_us, end_us) if k.to_us < end_us]
+        values: Values = dict.fromkeys(("text_overlay", "text_time", "logo"))
+        if not looks:
+            return values
+        texts = [_unpacked(look.text) for look in looks if look.text is not None]
+        if texts:
+            presence = np.mean(texts, axis=0)
+            values["text_overlay"] = float(np.mean(presence >= _MOST_OF_TIME))
+            values["text_time"] = float(np.mean([t.mean() >= _SOME_TEXT for t in texts]))
+        standing = median([look.standing for look in looks if look.standing is not None])
+        if standing is None or standing < _STANDING:
+            strokes = np.mean([_unpacked(look.strokes) for look in looks], axis=0)
+            values["logo"] = float(np.mean((strokes >= _ALWAYS) & _CORNERS))
+        return values
+
+
+def _packed(mask: np.ndarray) -> bytes:
+    """`uint8 [H, W]` of 0 and 1 as bits: the cells of a grid that are at least half covered."""
+    cells = cv2.resize(mask * np.uint8(255), _GRID, interpolation=cv2.INTER_AREA)
+    return np.packbits(cells >= 128).tobytes()
+
+
+def _unpacked(cells: bytes) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(cells, np.uint8)).reshape(_GRID[::-1]).astype(bool)
+
+
+def _corners() -> np.ndarray:
+    across = np.abs((np.arange(_GRID[0]) + 0.5) / _GRID[0] - 0.5) > 0.5 - _CORNER
+    down = np.abs((np.arange(_GRID[1]) + 0.5) / _GRID[1] - 0.5) > 0.5 - _CORNER
+    return down[:, None] & across[None, :]
+
+
+_CORNERS = _corners()
