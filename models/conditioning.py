@@ -1,5 +1,7 @@
 """What a network is told besides its tokens: noise level, frame rate, and text or a class."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,6 +9,8 @@ from torch import Tensor, nn
 from models.layers import Linears, RMSNorm
 from models.pack import PackLayout
 from models.sinusoid import sinusoid
+
+NullText = Literal["learned", "zero"]
 
 SCALAR_FEATURES = 256
 """Sinusoidal features of a scalar (Peebles and Xie 2023, their `frequency_embedding_size`)."""
@@ -48,23 +52,31 @@ class SampleConditioning(nn.Module):
 
 
 class TextConditioning(nn.Module):
-    """Norms text embeddings, and puts one learned null token where a sample has no text.
+    """Norms text embeddings, and puts one null token where a sample has no text.
 
     `[L, d]` with `layout.lens_text` to `[L', dim]` with `layout.cross_attention.lens_k`. Prompts
     lie end to end without padding, so no padding can be attended.
 
     Args:
         dim: features to project to; None leaves the embeddings at their own `text_dim`.
+        null: whether the null token is learned, or zero.
     """
 
-    def __init__(self, text_dim: int, dim: int | None, linears: Linears) -> None:
+    null: Tensor
+
+    def __init__(
+        self, text_dim: int, dim: int | None, linears: Linears, *, null: NullText = "learned"
+    ) -> None:
         super().__init__()
         self.dim = text_dim if dim is None else dim
         self.project = (
             nn.Identity() if dim is None else linears.replicated(text_dim, dim, bias=True)
         )
         self.norm = RMSNorm(self.dim)
-        self.null = nn.Parameter(torch.zeros(1, self.dim))
+        if null == "learned":
+            self.null = nn.Parameter(torch.zeros(1, self.dim))
+        else:
+            self.register_buffer("null", torch.zeros(1, self.dim), persistent=False)
 
     def forward(self, text: Tensor, layout: PackLayout) -> Tensor:
         return with_null(self.norm(self.project(text)), self.null, layout)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
-from models.conditioning import ClassConditioning, SampleConditioning, TextConditioning
+from models.conditioning import ClassConditioning, NullText, SampleConditioning, TextConditioning
 from models.flops import Widths
 from models.layers import MLP, Linears, PlainLinears
 from models.modulation import LAYER_NORM, AdaLN, FinalLayer, Norm, gated, modulated
@@ -40,6 +40,8 @@ class DiTConfig:
     project_text: bool = True
     """Projects text to `hidden_size` once. Without, every block's keys and values are made of the
     embeddings as they are: fewer weights where text is narrower than half of `hidden_size`."""
+    null_text: NullText = "learned"
+    """The token that stands for no text, as in guidance: learned, or zero."""
     num_classes: int = 0
     """More than 0: conditioned on a class label instead of text, without cross-attention."""
     rope_base_fps: float = 24.0
@@ -173,7 +175,8 @@ class DiT(nn.Module):
             self.classes = ClassConditioning(config.num_classes, h)
             dim_text, dim_about = 0, h
         else:
-            self.text = TextConditioning(text_dim, h if config.project_text else None, linears)
+            dim = h if config.project_text else None
+            self.text = TextConditioning(text_dim, dim, linears, null=config.null_text)
             dim_text = dim_about = self.text.dim
         self.condition = SampleConditioning(h, dim_about, linears, shared=config.adaln_rank > 0)
         self.positions = RotaryPositions3D(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_sizes
-from models.conditioning import SampleConditioning, TextConditioning
+from models.conditioning import NullText, SampleConditioning, TextConditioning
 from models.flops import Widths
 from models.layers import Linears, PlainLinears, RMSNorm, SwiGLU, rms_norm
 from models.modulation import AdaLN, FinalLayer, gated, modulated
@@ -43,6 +43,9 @@ class MovieGenConfig:
     """Latent patch (t, h, w)."""
     max_grid: list[int] = field(default_factory=lambda: [128, 128, 128])
     """Patches (t, h, w) that the learned positions reach."""
+
+    null_text: NullText = "learned"
+    """The token that stands for no text, as in guidance: learned, or zero."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "num_kv_heads", "hidden_size", "ffn_size"):
@@ -130,7 +133,7 @@ class MovieGen(nn.Module):
         per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
-        self.text = TextConditioning(text_dim, None, linears)
+        self.text = TextConditioning(text_dim, None, linears, null=config.null_text)
         self.condition = SampleConditioning(h, text_dim, linears)
         self.learned_positions = LearnedPositions3D(config.max_grid, h)
         self.blocks = nn.ModuleDict(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from models.attention import Attention, local_attention
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
-from models.conditioning import SampleConditioning, TextConditioning
+from models.conditioning import NullText, SampleConditioning, TextConditioning
 from models.flops import Widths
 from models.layers import MLP, Linears, PlainLinears
 from models.modulation import AdaLN, FinalLayer, gated, modulated
@@ -55,6 +55,8 @@ class STDiTConfig:
     that tokens change hands; the weights of either order do not fit the other."""
     adaln_rank: int = 0
     """Rank of the modulation (AdaLN-LoRA); 0: dense. See `models.modulation.AdaLN`."""
+    null_text: NullText = "learned"
+    """The token that stands for no text, as in guidance: learned, or zero."""
     rope_base_fps: float = 24.0
     absolute_positions: Literal["sincos", "none"] = "sincos"
     """Positions added to the tokens, besides the rotary ones."""
@@ -214,7 +216,7 @@ class STDiT(nn.Module):
         per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
-        self.text = TextConditioning(text_dim, h, linears)
+        self.text = TextConditioning(text_dim, h, linears, null=config.null_text)
         self.condition = SampleConditioning(h, h, linears, shared=config.adaln_rank > 0)
         self.positions = RotaryPositions3D(h // config.num_heads, base_fps=config.rope_base_fps)
         # A dict keeps each block's name when a pipeline stage holds only some of them.

@@ -18,6 +18,7 @@ from models.family import (
     num_parameters,
 )
 from models.moviegen import MovieGenConfig
+from models.pack import PackLayout
 from models.stdit import STDiTConfig
 from tests.models.packs import make_pack
 
@@ -109,3 +110,20 @@ def test_a_description_makes_the_same_network_again():
     with pytest.raises(KeyError):
         config_from_json({"kind": "unet"})
     assert config_from_json({"kind": "dit", "num_layers": 3}) == DiTConfig(num_layers=3)
+
+
+@pytest.mark.parametrize("kind", [DiTConfig, MovieGenConfig, STDiTConfig])
+def test_no_text_is_a_learned_token_or_zero(kind):
+    sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2}
+    if kind is MovieGenConfig:
+        sizes["num_kv_heads"] = 2
+    networks = {
+        null: build_network(kind(**sizes, null_text=null), token_dim=8, text_dim=16)
+        for null in ("learned", "zero")
+    }
+    names = {null: dict(n.named_parameters()) for null, n in networks.items()}
+    assert set(names["learned"]) - set(names["zero"]) == {"text.null"}
+    text = networks["zero"].text
+    layout = PackLayout.build([(1, 1, 1), (1, 1, 1)], [2, 0], torch.zeros(2))
+    tokens = text(torch.randn(2, 16), layout)
+    assert tokens.shape[0] == 3 and not tokens[2].any() and tokens[:2].any()
