@@ -6,6 +6,9 @@
 Squares, discs and triangles of four colours move left, right, up or down: 48 kinds, at any place.
 The network is told what to draw by a caption ("a red disc moves up") or by the number of the kind.
 Samples are drawn with classifier-free guidance; the judge knows nothing of the network.
+
+With captions, 100 s of one core (1056 steps) gave the right colour in 0.75 of 200 samples, but
+shapes no better than guessed and nothing that moves. No longer run is recorded.
 """
 
 import argparse
