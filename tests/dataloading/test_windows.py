@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from av.video.frame import VideoFrame
 
+from common.encoders import Encoding
 from common.errors import MediaError
 from common.media import VideoWriter
 from dataloading.windows import FrameCache, Frames, WindowSpec, decode_span, decode_window
@@ -28,10 +29,7 @@ def encoded(path: Path, ticks: list[int], *, rate: int = 24, gop: int = 250) -> 
         height=SIZE[1],
         rate=Fraction(rate),
         time_base=Fraction(1, rate),
-        crf=1,
-        preset="ultrafast",
-        num_threads=1,
-        gop=gop,
+        encoding=Encoding(crf=1, preset="ultrafast", gop=gop),
     ) as writer:
         for i, rgb in enumerate(frames):
             following = ticks[i + 1] if i + 1 < len(ticks) else ticks[i] + 1

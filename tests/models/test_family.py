@@ -1,6 +1,7 @@
 """Wiring tier: sizes and costs of the shipped configurations against published figures."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ def test_a_description_makes_the_same_network_again():
 
 @pytest.mark.parametrize("kind", [DiTConfig, MovieGenConfig, STDiTConfig])
 def test_no_text_is_a_learned_token_or_zero(kind):
-    sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2}
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_layers": 1, "num_heads": 2}
     if kind is MovieGenConfig:
         sizes["num_kv_heads"] = 2
     networks = {
