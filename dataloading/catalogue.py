@@ -173,6 +173,17 @@ class Catalogue:
         """What most samples look like at the end; see `Windows.typical_shape`."""
         return self.windows.typical_shape()
 
+    def largest_grid(self) -> tuple[int, int, int]:
+        """The most patches along each of (t, h, w) that samples of any stage have."""
+        grids = []
+        for windows in (stage.windows for stage in self.stages):
+            for c in np.flatnonzero(np.any(windows.starts > 0, axis=0)):
+                sizes = np.unique(windows.size[windows.starts[:, c] > 0], axis=0).tolist()
+                num_frames = int(windows.candidates[c])
+                grids += [self.compression.grid(num_frames, *size) for size in sizes]
+        t, h, w = np.max(grids, axis=0).tolist() if grids else (0, 0, 0)
+        return t, h, w
+
     def describe(self, *, max_packs: int = _FILL_PACKS) -> dict[str, Any]:
         """What an epoch holds, and how full packs will be (planned, without reading a video).
 

@@ -191,6 +191,10 @@ class PackedLoader(IterableDataset[Batch]):
         """What most samples of this split look like; see `Windows.typical_shape`."""
         return self._catalogue.typical_shape()
 
+    def largest_grid(self) -> tuple[int, int, int]:
+        """The most patches along each of (t, h, w) that samples of this split have."""
+        return self._catalogue.largest_grid()
+
     def describe(self) -> dict[str, Any]:
         """What an epoch holds, and how full packs will be; see `Catalogue.describe`."""
         return self._catalogue.describe()

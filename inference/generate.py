@@ -12,11 +12,12 @@ from inference.config import SamplerConfig
 from inference.guidance import guided
 from inference.loading import Generator
 from inference.samplers import SAMPLERS, Path, flow_sigmas, karras_sigmas
+from models.family import reach_of
 from models.objectives.config import ObjectiveConfig
 from models.objectives.loss import token_noise
 from models.objectives.noise import shift_of
 from models.pack import Grid
-from models.patch import unpatchify
+from models.patch import grid_of, unpatchify
 from models.tokenizers.base import latent_shape
 
 
@@ -91,14 +92,23 @@ def schedule(
 
 
 def check_shape(generator: Generator, shape: VideoShape) -> tuple[int, int, int, int]:
-    """The latent `[C, t, h, w]` of a shape. Raises `ConfigError` where it does not divide."""
+    """The latent `[C, t, h, w]` of a shape. Raises `ConfigError` where it does not divide, or
+    lies beyond learned positions."""
     tokenizer, (patch_t, patch_h, patch_w) = generator.encoding.tokenizer, generator.encoding.patch
     # The first latent frame is one frame, each other `temporal`.
     first = 1 + tokenizer.temporal * (patch_t - 1)
     _check_divides("num_frames", shape.num_frames, tokenizer.temporal * patch_t, first)
     _check_divides("width", shape.width, tokenizer.spatial * patch_w)
     _check_divides("height", shape.height, tokenizer.spatial * patch_h)
-    return latent_shape(tokenizer, shape.num_frames, shape.height, shape.width)
+    latent = latent_shape(tokenizer, shape.num_frames, shape.height, shape.width)
+    reach, grid = reach_of(generator.spec.model), grid_of(latent, generator.encoding.patch)
+    if reach is not None and any(n > most for n, most in zip(grid, reach, strict=True)):
+        raise ConfigError(
+            f"{shape.num_frames} frames of {shape.width}x{shape.height} are {grid} patches "
+            f"(t, h, w), and the positions that this model learned reach {reach}; give a smaller "
+            "num_frames, width or height"
+        )
+    return latent
 
 
 def _check_divides(name: str, value: int, unit: int, first: int | None = None) -> None:

@@ -12,6 +12,7 @@ from models.flops import Flops, count_flops
 from models.layers import Linears
 from models.moviegen import MovieGen, MovieGenConfig
 from models.pack import Grid
+from models.patch import patch_of
 from models.stdit import STDiT, STDiTConfig
 
 NetworkConfig = DiTConfig | MovieGenConfig | STDiTConfig
@@ -39,6 +40,15 @@ def config_from_json(raw: dict[str, Any]) -> NetworkConfig:
     is no such thing."""
     by_kind = {config.__dataclass_fields__["kind"].default: config for config in _NETWORKS}
     return by_kind[raw["kind"]](**raw)
+
+
+def reach_of(config: NetworkConfig) -> Grid | None:
+    """Patches (t, h, w) that a sample may have at most; None where positions are not learned."""
+    if isinstance(config, STDiTConfig):
+        return None
+    if isinstance(config, DiTConfig) and config.absolute_positions != "learned":
+        return None
+    return patch_of(config.max_grid)
 
 
 def network_flops(

@@ -19,7 +19,8 @@ from common.errors import DataError
 from common.storage import TEMPORARY_PREFIX, atomic_folder
 from parallel.store import SafetensorsStore, TensorStore
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Raised by any change after which checkpoints written before cannot be read as they are."""
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -66,6 +67,11 @@ def found(root: Path) -> list[Path]:
     return sorted(p for p in root.iterdir() if _NAME.fullmatch(p.name) and p.is_dir())
 
 
+def step_of(path: Path) -> int:
+    """The step of one of those `found`."""
+    return int(path.name.removeprefix("step-"))
+
+
 def resolve(path: Path) -> Path:
     """A checkpoint from what a user gives: a checkpoint, its parent, or a run folder.
 
@@ -95,7 +101,10 @@ def read_state(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} is damaged: {error}") from error
     if version != FORMAT_VERSION:
-        raise DataError(f"{path} has checkpoint format {version}, this vfm reads {FORMAT_VERSION}")
+        raise DataError(
+            f"{path} has checkpoint format {version}, this vfm reads {FORMAT_VERSION}; use the vfm "
+            "that wrote it, or train in another output folder"
+        )
     return state
 
 

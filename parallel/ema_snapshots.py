@@ -4,6 +4,7 @@
 """
 
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from models.power_ema import Profile, combination, gamma_of
 from parallel.store import SafetensorsStore
 
 FOLDER = "ema_snapshots"
+_NAME = re.compile(r"step-(\d{8})")
 
 
 def save_snapshot(run: Path, step: int, tracks: Mapping[float, Mapping[str, Tensor]]) -> None:
@@ -22,6 +24,13 @@ def save_snapshot(run: Path, step: int, tracks: Mapping[float, Mapping[str, Tens
     with atomic_folder(run / FOLDER / f"step-{step:08d}") as folder:
         for width, tensors in tracks.items():
             SafetensorsStore().save(folder, f"{width:g}", tensors)
+
+
+def forget_after(run: Path, step: int) -> None:
+    """Removes the averages of later steps: those of a run that was killed before a checkpoint."""
+    for folder in (run / FOLDER).glob("step-*"):
+        if (found := _NAME.fullmatch(folder.name)) and int(found[1]) > step:
+            shutil.rmtree(folder)
 
 
 def reconstruct(run: Path, width: float, step: int) -> dict[str, Tensor]:
@@ -33,7 +42,7 @@ def reconstruct(run: Path, width: float, step: int) -> dict[str, Tensor]:
     files = [
         (int(found[1]), file)
         for file in sorted((run / FOLDER).glob("step-*/*.safetensors"))
-        if (found := re.fullmatch(r"step-(\d{8})", file.parent.name)) and int(found[1]) <= step
+        if (found := _NAME.fullmatch(file.parent.name)) and int(found[1]) <= step
     ]
     if not files:
         raise DataError(

@@ -15,10 +15,11 @@ from typing import IO, Any
 from common.errors import ConfigError
 from common.storage import TEMPORARY_PREFIX
 from parallel import checkpoint
+from parallel.ema_snapshots import forget_after
 from training.config import TrainConfig
 
 # What may change when a run goes on: how it is watched and stored, how long it lasts, where it
-# lies, and how its data is read; never what is computed.
+# lies, and how its data is read; never what is computed, unless data.accept_changes asks for it.
 _FREE = (
     "output",
     "steps",
@@ -34,11 +35,13 @@ _FREE = (
     "data.prefetch_packs",
     "data.num_threads",
     "data.max_bad_clips",
+    "data.accept_changes",
 )
 
 
 class RunFolder:
-    """`config.yaml`, `metrics.jsonl`, `tokenizer/`, `checkpoints/`, `samples/`, and `.lock`."""
+    """`config.yaml`, `metrics.jsonl`, `tokenizer/`, `checkpoints/`, `samples/`,
+    `ema_snapshots/`, and `.lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,7 +81,8 @@ class RunFolder:
 
     @contextmanager
     def lock(self, resume_from: Path | None) -> Iterator[None]:
-        """Keeps the folder for this process, and removes what killed writers left in it.
+        """Keeps the folder for this process, and removes what killed writers left in it, and
+        averages of steps after `resume_from`.
 
         Raises `ConfigError` where another process has it, naming that process, or where another
         has trained in it since `resume_from` was found.
@@ -95,6 +99,8 @@ class RunFolder:
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
             file.flush()
             self._sweep()
+            # Whoever was killed after the last checkpoint may have had other settings.
+            forget_after(self.path, checkpoint.step_of(resume_from) if resume_from else 0)
             yield
 
     def _claim(self, file: IO[str], kind: int) -> None:
@@ -129,7 +135,9 @@ class RunFolder:
 
 def _refuse_changes(stored: dict[str, Any], now: dict[str, Any], run: Path) -> None:
     before, after = dict(_flat(stored)), dict(_flat(now))
-    free = tuple(f"{name}." for name in _FREE)
+    # The loader then goes on with what it is given.
+    data = ("data.",) if after["data.accept_changes"] else ()
+    free = (*(f"{name}." for name in _FREE), *data)
     changed = [
         f"{key}={after.get(key)} (the run has {before.get(key)})"
         for key in sorted(before.keys() | after.keys())

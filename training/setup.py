@@ -10,6 +10,7 @@ from common.errors import ConfigError
 from common.storage import atomic_folder
 from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
+from models.family import NetworkConfig, reach_of
 from models.spec import ModelSpec
 from models.tokenizers.base import VideoTokenizer
 from models.tokenizers.fit import fit_tokenizer
@@ -83,6 +84,18 @@ def first_windows(data: LoaderConfig, compression: Compression, count: int) -> l
             if len(videos) >= count:
                 break
     return videos[:count]
+
+
+def check_reach(model: NetworkConfig, loader: PackedLoader) -> None:
+    """Raises `ConfigError` where a sample would lie beyond the network's learned positions."""
+    reach, largest = reach_of(model), loader.largest_grid()
+    if reach is not None and any(n > most for n, most in zip(largest, reach, strict=True)):
+        needed = [max(n, most) for n, most in zip(largest, reach, strict=True)]
+        raise ConfigError(
+            f"model.max_grid={list(reach)} is too small for samples of up to {list(largest)} "
+            f"patches (t, h, w); give model.max_grid={needed}, or take shorter "
+            "data.num_frames or a smaller data.size"
+        )
 
 
 def make_spec(config: TrainConfig, loader: PackedLoader) -> ModelSpec:

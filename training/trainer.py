@@ -42,7 +42,7 @@ from training.optimizer import (
 )
 from training.progress import RunProgress
 from training.run_folder import RunFolder
-from training.setup import compression_of, get_tokenizer, make_spec
+from training.setup import check_reach, compression_of, get_tokenizer, make_spec
 from training.step import Prepared, add_gradients, drop_text, num_loss_tokens, prepare
 from training.stop import StopRequest
 from training.validation import validate
@@ -73,6 +73,7 @@ class Trainer:
         compression = compression_of(config, self.resume_from)
         self.objective = Objective(config.objective)
         self.loader = PackedLoader(config.data, compression, split="train")
+        check_reach(config.model, self.loader)
         # Kept for the whole run, so that held-out windows are decoded once.
         self.held_out = PackedLoader(config.data, compression, split="val")
         self.num_held_out = int(self.held_out.describe()["samples_per_epoch"])

@@ -1,5 +1,7 @@
 """Wiring tier: which shapes can be generated, and what is said of the others."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,9 +17,9 @@ from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig, CausalTokenizer
 
 
-def make_generator(patch: list[int], channels: int = 4) -> Generator:
+def make_generator(patch: list[int], channels: int = 4, **model: Any) -> Generator:
     spec = ModelSpec(
-        model=DiTConfig(hidden_size=24, num_layers=1, num_heads=2, patch=patch),
+        model=DiTConfig(hidden_size=24, num_layers=1, num_heads=2, patch=patch, **model),
         objective=ObjectiveConfig(),
         text=HashedTextConfig(dim=16),
         num_frames=5,
@@ -61,6 +63,14 @@ def test_what_does_not_divide_names_the_nearest(patch, asked, message):
 def test_what_divides(patch, frames, latent):
     found = check_shape(make_generator(patch), shape(num_frames=frames, width=64))
     assert found == (4, latent, 4, 8)
+
+
+def test_a_shape_beyond_learned_positions_is_refused():
+    generator = make_generator([1, 2, 2], absolute_positions="learned", max_grid=[2, 2, 2])
+    assert check_shape(generator, shape()) == (4, 2, 4, 4)
+    said = r"9 frames of 32x32 are \(3, 2, 2\) patches .* learned reach \(2, 2, 2\); give a smaller"
+    with pytest.raises(ConfigError, match=said):
+        check_shape(generator, shape(num_frames=9))
 
 
 def test_a_temporal_patch_and_odd_features_generate():

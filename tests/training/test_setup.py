@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from common.errors import ConfigError
-from dataloading.config import LoaderConfig
+from dataloading.config import CurriculumStage, LoaderConfig
 from inference.loading import load_generator
+from models.dit import DiTConfig
+from models.moviegen import MovieGenConfig
 from models.tokenizers.causal import CausalConfig, CausalTokenizer
 from parallel import checkpoint
 from tests.dataloading.folder import Clip, make_folder
@@ -68,3 +70,39 @@ def test_generation_defaults_to_what_training_saw(make_config, tmp_path):
     )
     spec = load_generator(train(make_config(data=data, steps=1))).spec
     assert (spec.num_frames, spec.width, spec.height, spec.fps) == (5, 96, 48, 24.0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DiTConfig(
+            hidden_size=32,
+            num_layers=1,
+            num_heads=2,
+            absolute_positions="learned",
+            max_grid=[1, 8, 3],
+        ),
+        MovieGenConfig(
+            hidden_size=32,
+            num_layers=1,
+            num_heads=2,
+            num_kv_heads=1,
+            ffn_size=8,
+            max_grid=[1, 8, 3],
+        ),
+    ],
+)
+def test_positions_that_samples_pass_are_refused_before_work(make_config, model):
+    said = (
+        r"max_grid=\[1, 8, 3\] is too small for samples of up to \[2, 3, 4\] patches.*=\[2, 8, 4\]"
+    )
+    with pytest.raises(ConfigError, match=said):
+        make_trainer(make_config(model=model))
+    make_trainer(make_config(model=replace(model, max_grid=[2, 3, 4])))
+    # A later stage of the curriculum counts too.
+    config = make_config(model=replace(model, max_grid=[1, 3, 4]))
+    stage = CurriculumStage(from_pack=9, num_frames=[5])
+    later = replace(config, data=replace(config.data, num_frames=[1], curriculum=[stage]))
+    with pytest.raises(ConfigError, match=r"samples of up to \[2, 3, 4\]"):
+        make_trainer(later)
+    make_trainer(replace(config, data=replace(config.data, num_frames=[1])))
