@@ -18,14 +18,18 @@ class Fate:
     duration_us: int
 
 
-def account(duration_us: int, clips: Sequence[ClipRow], others: Sequence[Fate]) -> dict[str, Any]:
+def account(
+    duration_us: int, num_clips: int, clips: Sequence[ClipRow], others: Sequence[Fate]
+) -> dict[str, Any]:
     """The accounting part of `summary.json`.
 
     Args:
         duration_us: of all sources together, counted apart from the clips.
+        num_clips: likewise.
         others: footage without clips: lost to damage, duplicates, refused sources.
     Raises:
-        AssertionError: where a microsecond is missing or counted twice.
+        AssertionError: where a microsecond or a clip is missing or counted twice; also under
+            `python -O`.
     """
     seconds = {"kept": Counter[str](), "rejected": Counter[str](), "failed": Counter[str]()}
     counts = {"kept": Counter[str](), "rejected": Counter[str](), "failed": Counter[str]()}
@@ -41,8 +45,10 @@ def account(duration_us: int, clips: Sequence[ClipRow], others: Sequence[Fate]) 
     for fate in others:
         seconds[fate.kind][fate.reason] += fate.duration_us
     total_us = sum(sum(counter.values()) for counter in seconds.values())
-    assert total_us == duration_us, f"accounted for {total_us} of {duration_us} microseconds"
-    assert sum(sum(counter.values()) for counter in counts.values()) == len(clips)
+    if total_us != duration_us:
+        raise AssertionError(f"accounted for {total_us} of {duration_us} microseconds")
+    if len(clips) != num_clips:
+        raise AssertionError(f"accounted for {len(clips)} of {num_clips} clips")
     return {
         "seconds_in": duration_us / 1e6,
         "seconds_kept": seconds["kept"]["kept"] / 1e6,

@@ -28,7 +28,6 @@ class Collected:
         self.num_analysed = 0
         self._clips: dict[str, ClipRow] = {}
         self._others: list[Fate] = []
-        self._duration_us = 0
 
     @property
     def clips(self) -> list[ClipRow]:
@@ -36,7 +35,12 @@ class Collected:
 
     def accounting(self) -> dict[str, Any]:
         """See `curation.accounting.account`."""
-        return account(self._duration_us, self.clips, self._others)
+        num_clips = sum(video.num_clips for video in self.videos)
+        return account(self._duration_us(), num_clips, self.clips, self._others)
+
+    def _duration_us(self) -> int:
+        """Of all sources, by their own rows."""
+        return sum(round(video.duration_s * 1e6) for video in self.videos)
 
     def video_counts(self) -> dict[str, int]:
         """Sources by status."""
@@ -58,8 +62,6 @@ class Collected:
         found.failed_entries = failed_entries
         found._clips = {clip.clip_id: clip for clip in clips}
         found._others = others
-        clips_us = sum(clip.end_us - clip.start_us for clip in clips)
-        found._duration_us = clips_us + sum(fate.duration_us for fate in others)
         return found
 
     def decide(self, decision: Decision) -> None:
@@ -133,7 +135,6 @@ class Collected:
         """A source that was read, whole or in part."""
         self.sources[source.video_id] = source
         self.num_analysed += 1
-        self._duration_us += analysis.duration_us
         lost_us = self._lose(source, analysis)
         self._others += [
             Fate(kind="rejected", reason="transition", duration_us=end - start)
@@ -198,7 +199,6 @@ class Collected:
 
     def add_refused(self, source: KnownSource, failure: Failure, analysis_hash: str) -> None:
         """A source without a single clip."""
-        self._duration_us += round(failure.seconds * 1e6)
         self._others.append(
             Fate(kind="failed", reason=failure.reason, duration_us=round(failure.seconds * 1e6))
         )
@@ -211,7 +211,6 @@ class Collected:
         self, source: KnownSource, original: str, duration_us: int, analysis_hash: str
     ) -> None:
         """The same bytes under another name."""
-        self._duration_us += duration_us
         self._others.append(Fate(kind="rejected", reason="duplicate", duration_us=duration_us))
         detail = f"same bytes as {original}"
         self._bare(source, "duplicate", "duplicate", detail, duration_us / 1e6, analysis_hash)

@@ -1,20 +1,27 @@
 """`vfm curate executor=ray` beside `executor=local`: the same bytes, resumed after kills of the
 driver too (real processes, real footage where there is some; no GPU)."""
 
+import dataclasses
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from curation.config import CurateConfig
 from curation.executors.config import RayConfig
+from curation.executors.ray import RayExecutor
+from curation.pipeline import Graph, Memory
 from curation.run import curate
+from curation.stage import Item
 from tests.curation import footage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +43,7 @@ def digests(output: Path) -> dict[str, str]:
     return {
         str(p.relative_to(output)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in sorted(files)
-        if not p.name.startswith("index.sqlite")
+        if p.name != "index.sqlite-journal"
     }
 
 
@@ -75,6 +82,46 @@ def test_the_same_bytes_whoever_is_killed(tmp_path: Path) -> None:
         )
     )
     assert nothing.exit_code == 1, "where nothing is left to do, no cluster is needed"
+
+
+class _Sized:
+    """Ray with the same number of workers for every stage; `LocalExecutor` never has but one."""
+
+    def __init__(self, ray: RayExecutor, num: int) -> None:
+        self._ray = ray
+        self._num = num
+
+    @property
+    def workers(self) -> Mapping[str, int]:
+        return self._ray.workers
+
+    def run(
+        self, graph: Graph, items: Iterable[Item], memory: Memory, *, total: int | None = None
+    ) -> Iterator[Any]:
+        steps = [dataclasses.replace(s, workers=self._num) for s in graph.steps.values()]
+        return self._ray.run(Graph(steps), items, memory, total=total)
+
+
+def told(output: Path) -> tuple[dict[str, Any], str]:
+    """The summary apart from times, and the failures with the output's name taken out."""
+    summary = json.loads((output / "summary.json").read_text())
+    for key in ("wall_s", "stages", "bottleneck"):
+        del summary[key]
+    return summary, (output / "failed.jsonl").read_text().replace(str(output), "OUTPUT")
+
+
+def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
+    source = videos(tmp_path / "in")
+    curate(CurateConfig(input=str(source), output=str(tmp_path / "0")))
+    config = RayConfig(num_cpus=4, num_gpus=0, object_store_mib=80)
+    with RayExecutor(config) as ray:
+        for num in (1, 2):
+            output = tmp_path / str(num)
+            curate(CurateConfig(input=str(source), output=str(output)), executor=_Sized(ray, num))
+            assert ray.workers == {"ingest": num, "analyse": num, "transcode": num}
+            assert digests(output) == digests(tmp_path / "0")
+            assert told(output) == told(tmp_path / "0")
+    assert sum(name.endswith(".tar") for name in digests(tmp_path / "0")) >= 1
 
 
 @pytest.mark.parametrize("part", ["clips"])

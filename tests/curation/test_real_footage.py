@@ -20,6 +20,7 @@ from curation.scores import not_measured
 from curation.sources import SourceFile, video_id_of
 from curation.stages.analyse import Analyse, Analysis, ScoredClip
 from tests.curation.footage import real_footage
+from tests.curation.test_accounting import check_sums
 
 HEAVY = frozenset(["cuts_4k.mp4"])
 """Left to a slower test: most of the time of the whole set."""
@@ -142,6 +143,8 @@ def test_defects_stand_out_in_their_scores(tmp_path: Path) -> None:
 def test_bad_files_are_salvaged_or_refused(tmp_path: Path) -> None:
     result = curate(CurateConfig(input=str(real_footage("bad")), output=str(tmp_path / "out")))
     assert result.exit_code == 1
+    check_sums(result.summary, tmp_path / "out")
+    assert {"damaged", "truncated"} <= result.summary["seconds_failed"].keys()
     rows = pq.read_table(tmp_path / "out" / "videos.parquet").to_pylist()
     assert {row["source"]: (row["status"], row["reason"]) for row in rows} == {
         "audio_only.m4a": ("refused", "no_video_stream"),
