@@ -13,7 +13,7 @@ from models.pack import PackLayout
 from models.sinusoid import sinusoid
 
 Rotary = tuple[Tensor, Tensor]
-"""Cosine and sine, each `[N, 1, D/2]` to broadcast over heads."""
+"""Cosine and sine, each `[N, 1, D/2]` to broadcast over heads, never narrower than float32."""
 
 
 class RotaryPositions3D(nn.Module):
@@ -64,6 +64,8 @@ class RotaryPositions3D(nn.Module):
             [p[:, None].expand(-1, n) for p, n in zip(parts, self.dims, strict=True)], dim=-1
         ) * self.frequencies.to(position)
         angle = angle.unsqueeze(1)
+        # A phase in a half type would be wrong by more than neighbours differ.
+        dtype = torch.promote_types(dtype, torch.float32)
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
@@ -113,6 +115,10 @@ def seconds_in_frames(layout: PackLayout, base_fps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns `x [N, H, D]` by `cos, sin [N, 1, D/2]`; feature i is paired with i + D/2."""
+    """Turns `x [N, H, D]` by `cos, sin [N, 1, D/2]`; feature i is paired with i + D/2.
+
+    It is worked out in the wider of both types and given in that of `x`: kernels, and what is sent
+    between ranks, want queries, keys and values alike.
+    """
     a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)

@@ -230,6 +230,33 @@ def test_rotary_scores_depend_on_differences_in_seconds():
     assert torch.isclose(base, twice, atol=1e-12)
 
 
+def test_rotary_positions_stay_exact_in_half_precision():
+    layout = PackLayout.build([(60, 1, 1)], [0], torch.tensor([24.0]))
+    positions = RotaryPositions3D(head_dim=24)
+    torch.manual_seed(0)
+    x = torch.randn(60, 1, 24).bfloat16()
+    turned = rotate(x, *positions(layout, torch.bfloat16))
+    exact = rotate(x.double(), *positions(layout, torch.float64)).bfloat16()
+    assert turned.dtype == torch.bfloat16
+    # But for ties in the last bit of the result, that is what rounding once gives.
+    assert (turned != exact).float().mean() < 0.01
+
+
+def test_attention_gets_one_type_under_autocast():
+    types = set()
+
+    def attention(q, k, v, layout):
+        types.update((q.dtype, k.dtype, v.dtype))
+        return local_attention(q, k, v, layout)
+
+    config = DiTConfig(hidden_size=48, num_layers=1, num_heads=4)
+    model = DiT(config, token_dim=12, text_dim=16, attention=attention)
+    x, c_noise, text, layout = make_pack()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(x.float(), c_noise.float(), text.float(), layout)
+    assert types == {torch.bfloat16}
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
