@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from curation.config import CurateConfig
 from curation.decide import RULES, Decision, decide
@@ -225,9 +225,10 @@ def test_hand_labels_survive_and_are_saved(
     page.locator('.card[data-place="4"] .thumb').focus()
     page.keyboard.press("k")
     page.keyboard.press("k")  # Once more takes it back.
-    assert "3 labelled by hand: 2 to keep, 1 to reject." in page.locator(".label-bar").inner_text()
+    bar = page.locator(".label-bar")
+    expect(bar).to_contain_text("3 labelled by hand: 2 to keep, 1 to reject.")
     page.reload()
-    assert "3 labelled by hand" in page.locator(".label-bar").inner_text()
+    expect(bar).to_contain_text("3 labelled by hand")
     page.locator('.chips button[data-label="Labelled by hand"]').click()
     assert shown_clips(page) == [clips["clip_id"][i] for i in (0, 1, 3)]
     with page.expect_download() as waiting:

@@ -53,6 +53,15 @@ def test_a_signal_during_the_last_save_interrupts_nothing(make_config, monkeypat
 
 
 def test_a_second_ctrl_c_interrupts_at_once():
+    # What runs in the background of a shell starts with Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        interrupt_twice()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupt_twice():
     stop = StopRequest()
     with stop.signals(Console(quiet=True)):
         os.kill(os.getpid(), signal.SIGINT)
