@@ -10,6 +10,7 @@ from models.encoding import Encoding
 from models.family import Network, NetworkConfig, build_network, config_from_json
 from models.objectives.config import ObjectiveConfig
 from models.objectives.log_variance import LogVariance
+from models.text.base import TextEncoder
 from models.text.choose import TextConfig, make_text_encoder, text_config_from_json
 from models.tokenizers.base import VideoTokenizer
 
@@ -43,10 +44,13 @@ class ModelSpec:
         except (KeyError, TypeError) as error:
             raise DataError(f"the checkpoint's model description is damaged: {error}") from error
 
-    def encoding(self, tokenizer: VideoTokenizer, device: torch.device) -> Encoding:
+    def encoding(
+        self, tokenizer: VideoTokenizer, device: torch.device, text: TextEncoder | None = None
+    ) -> Encoding:
+        """`text`: the encoder of `self.text` where it is loaded already."""
         return Encoding(
             tokenizer=tokenizer,
-            text=make_text_encoder(self.text, device),
+            text=text or make_text_encoder(self.text, device),
             patch=self.model.patch_size,
             sigma_data=self.objective.sigma_data,
             device=device,

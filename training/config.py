@@ -122,9 +122,15 @@ class PowerEMAConfig:
 
     def __post_init__(self) -> None:
         for width in self.widths:
-            gamma_of(width)
-        if len(set(self.widths)) < len(self.widths):
-            raise ConfigError(f"power_ema.widths must differ, got {self.widths}")
+            try:
+                gamma_of(width)
+            except ConfigError as error:
+                raise ConfigError(f"power_ema.widths={self.widths}: {error}") from None
+        # As they are written in names of files, where equal ones would hide one another.
+        if len({f"{width:g}" for width in self.widths}) < len(self.widths):
+            raise ConfigError(
+                f"power_ema.widths must differ in their first six digits, got {self.widths}"
+            )
         if self.every < 1:
             raise ConfigError(f"power_ema.every must be at least 1, got {self.every}")
 

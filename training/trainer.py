@@ -26,6 +26,7 @@ from inference.loading import Generator
 from models.encoding import choose_device
 from models.initialize import initialize
 from models.objectives.loss import Objective
+from models.text.choose import make_text_encoder
 from models.tokenizers.base import mean_psnr_db
 from parallel import checkpoint
 from parallel.ema_snapshots import save_snapshot
@@ -76,6 +77,8 @@ class Trainer:
         check_reach(config.model, self.loader)
         # Kept for the whole run, so that held-out windows are decoded once.
         self.held_out = PackedLoader(config.data, compression, split="val")
+        # Here, since what it lacks must be told before a tokenizer is fitted.
+        self.text = make_text_encoder(config.text, self.device)
         self.num_held_out = int(self.held_out.describe()["samples_per_epoch"])
         self.stop = StopRequest()
 
@@ -127,7 +130,7 @@ class Trainer:
                 config, self.folder.tokenizer, self.resume_from, self.device, on_step
             )
         self.spec = make_spec(config, self.loader)
-        self.encoding = self.spec.encoding(tokenizer, self.device)
+        self.encoding = self.spec.encoding(tokenizer, self.device, self.text)
         self.network = self.spec.network(self.encoding)
         initialize(self.network, config.seed)
         self.averaged = self.spec.network(self.encoding).eval().requires_grad_(False)

@@ -39,7 +39,7 @@ class ObjectiveConfig:
     keeps what of an image is destroyed (Esser et al. 2024, eq. 23)."""
     base_frame_patches: int = 256
     length_power: float = 0.0
-    """Levels also grow as this power of the number of latent frames."""
+    """Levels also grow as this power of the patches along time."""
     weight: WeightKind = "output"
     """Of the squared error. output: all outputs of the network count alike; clean: the clean data
     do; min_snr, soft_min_snr: see `models.objectives.weights`."""

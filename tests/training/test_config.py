@@ -5,7 +5,7 @@ import math
 import pytest
 
 from common.errors import ConfigError
-from training.config import OptimizerConfig, SamplesConfig
+from training.config import OptimizerConfig, PowerEMAConfig, SamplesConfig
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,16 @@ def test_seed(make_config):
     make_config(seed=-(2**63))
     with pytest.raises(ConfigError, match="seed=9223372036854775808 must lie within 64 bits"):
         make_config(seed=2**63)
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [
+        ([0.1, 0.5], r"power_ema.widths=\[0.1, 0.5\]: .* 0.001 to 0.288, got 0.5"),
+        ([0.1, 0.1], "power_ema.widths must differ"),
+        ([0.1, 0.1000000001], "power_ema.widths must differ"),
+    ],
+)
+def test_widths_of_averages(widths, message):
+    with pytest.raises(ConfigError, match=message):
+        PowerEMAConfig(widths=widths)

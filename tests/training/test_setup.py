@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from dataloading.config import CurriculumStage, LoaderConfig
 from inference.loading import load_generator
 from models.dit import DiTConfig
 from models.moviegen import MovieGenConfig
+from models.text.hub import HubTextConfig
 from models.tokenizers.causal import CausalConfig, CausalTokenizer
 from parallel import checkpoint
 from tests.dataloading.folder import Clip, make_folder
@@ -106,3 +107,11 @@ def test_positions_that_samples_pass_are_refused_before_work(make_config, model)
     with pytest.raises(ConfigError, match=r"samples of up to \[2, 3, 4\]"):
         make_trainer(later)
     make_trainer(replace(config, data=replace(config.data, num_frames=[1])))
+
+
+def test_a_text_encoder_that_is_missing_is_told_before_work(make_config, tmp_path):
+    pytest.importorskip("transformers")
+    config = make_config(text=HubTextConfig(path=str(tmp_path / "nothing")))
+    with pytest.raises(DataError, match=r"no text encoder can be read from text.path=.*nothing"):
+        make_trainer(config)
+    assert not (tmp_path / "run").exists()
