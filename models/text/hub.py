@@ -38,7 +38,7 @@ class HubTextConfig:
     """Which hidden state is read: -1 the last, after its norm; -2 the one before, and so on."""
     precision: Literal["fp32", "bf16"] = "fp32"
     batch_tokens: int = 4096
-    """Tokens that go through the encoder at once, about."""
+    """Tokens that go through the encoder at once, about; on a CPU captions go one by one."""
     cache_bytes: int = 1 << 28
     """Memory for embeddings of captions that come again."""
 
@@ -93,8 +93,11 @@ class HubTextEncoder:
         for i, tokens in enumerate(ids):
             alike[len(tokens)].append(i)
         embedded: list[tuple[str, Tensor]] = []
+        # On a CPU one by one: its products round otherwise for other numbers of rows, and a run
+        # that goes on would meet captions in other groups.
+        most = 0 if self.model.device.type == "cpu" else self.config.batch_tokens
         for length, members in sorted(alike.items()):
-            at_once = max(1, self.config.batch_tokens // length)
+            at_once = max(1, most // length)
             for begin in range(0, len(members), at_once):
                 group = members[begin : begin + at_once]
                 states = self._states([ids[i] for i in group])

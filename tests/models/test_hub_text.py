@@ -145,3 +145,23 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
 def test_a_layer_that_is_not_there_is_refused(folder):
     with pytest.raises(ConfigError, match="has 2 layers: -3 to -1"):
         loaded(folder, layer=-4)
+
+
+def test_on_a_cpu_no_bit_depends_on_which_captions_are_encoded_together():
+    """A run that goes on has an empty cache, and so other groups than one that was not stopped."""
+    torch.manual_seed(0)
+    shape = transformers.T5Config(
+        vocab_size=32, d_model=512, d_kv=64, d_ff=1024, num_layers=1, num_heads=8
+    )
+    model = transformers.T5EncoderModel(shape)
+
+    def ids(captions: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[ord(c) - ord("a") for c in caption] for caption in captions]}
+
+    def encoder() -> HubTextEncoder:
+        return HubTextEncoder(model, ids, HubTextConfig(path="unused"))
+
+    captions = [letter * n for n in (1, 2) for letter in "abcdefghi"]
+    together, _ = encoder().encode(captions)
+    alone = [encoder().encode([caption])[0] for caption in captions]
+    assert torch.equal(together, torch.cat(alone))
