@@ -64,7 +64,7 @@ class Record:
     num_results: int
     driver_cpu_s: float = 0.0
     loads: dict[str, float] = field(default_factory=dict)
-    """Seconds from the start until a stage's first worker was ready."""
+    """Seconds until a stage's first worker was ready; empty where not all were seen."""
     work: list[tuple[str, int, float, float]] = field(default_factory=list)
     """(stage, worker, begin, end) of each item, in seconds from the start."""
     pools: list[tuple[float, dict[str, int]]] = field(default_factory=list)
@@ -169,12 +169,14 @@ class Watch(Sight):
             )
             for sample in self.samples
         ]
-        loads = {kind.name: next(at for at, ready in pools if ready[kind.name]) for kind in KINDS}
+        ready = {kind.name: [at for at, n in pools if n[kind.name]] for kind in KINDS}
+        # A run so short that no sample saw a pool ready has none of the figures that need it.
+        loads = {name: times[0] for name, times in ready.items() if times}
         return Record(
             wall_s=wall_s,
             num_results=num_results,
             driver_cpu_s=driver_cpu_s,
-            loads=loads,
+            loads=loads if len(loads) == len(KINDS) else {},
             work=self.work,
             pools=pools,
             queues=max(s["queue"] for sample in self.samples for s in sample["steps"].values()),

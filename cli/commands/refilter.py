@@ -1,7 +1,7 @@
 """`vfm refilter`: another decision over a curated folder, from its stored scores."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ DIR is the output of a `vfm curate`. Takes seconds and decodes nothing. Limits t
 stay as the folder has them. A limit is a number, a percentile of all clips (p20), or null for none.
 target_yield=0.4 chooses the limits that are not null so that about 40% of the seconds stay.
 labels=FILE, a CSV of clip_id,keep as the page saves it, changes them as little as reproduces it.
+Either stays until the other is given or it is null: target_yield=null goes back to the limits.
 limits=FILE stands for the settings of a YAML file, as the report page saves it; words after it win.
 Rewrites clips.parquet, summary.json and the page; never a shard. What the shards then lack or hold
 too much is said, and `vfm shard DIR` brings them to it.
@@ -53,6 +54,7 @@ def run(argv: list[str]) -> int:
     now = plain(settings_of(folder))
     names = {field.name for field in dataclasses.fields(RefilterConfig)}
     base = {name: value for name, value in now.items() if name in names}
+    base = {**base, **_displaced(argv[1:], base)}
     loaded = load("refilter", argv, RefilterConfig, example=EXAMPLE, base=base)
     if loaded.dry_run:
         return _show(loaded, preview(loaded.config))
@@ -60,6 +62,28 @@ def run(argv: list[str]) -> int:
     loaded = dataclasses.replace(loaded, yaml=to_yaml(settings_after(loaded.config)))
     on_start = partial(begin, loaded, Path(folder))
     return refilter(loaded.config, console=Console(), on_start=on_start).exit_code
+
+
+def _displaced(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, None]:
+    """The folder's own yield or labels where the words name the other: null.
+
+    Raises `ConfigError` for a limit that the folder's yield would choose anew, whatever it is.
+    """
+    from common.errors import ConfigError
+
+    typed = {word.partition("=")[0] for word in words}
+    displaced = {"labels": None} if "target_yield" in typed else {}
+    displaced |= {"target_yield": None} if "labels" in typed else {}
+    by_yield = base["target_yield"] is not None and not typed & {"target_yield", "labels"}
+    overruled = [word for word in words if "." in word.partition("=")[0]]
+    overruled = [word for word in overruled if not word.endswith("=null")]
+    if by_yield and overruled:
+        now = f"target_yield={base['target_yield']}"
+        raise ConfigError(
+            f"{overruled[0]} has no effect: the limits of this folder follow from {now}. Add "
+            f"target_yield=null to decide by limits, or {now} to choose this one too"
+        )
+    return displaced
 
 
 def _opened(word: str) -> list[str]:
@@ -71,8 +95,11 @@ def _opened(word: str) -> list[str]:
     from common.errors import ConfigError
 
     name = word.removeprefix("limits=")
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{word}: there is no such file; the report page saves one, *Save YAML*")
     try:
-        content = yaml.safe_load(Path(name).expanduser().read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         said = str(error).splitlines()[0]
         raise ConfigError(f"{word} is no YAML file that can be read: {said}") from error

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -65,7 +66,28 @@ def test_limits_saved_by_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert main(["refilter", str(folder), f"limits={file}"]) == 2
         assert said in capsys.readouterr().err
     assert main(["refilter", str(folder), "limits=nowhere.yaml"]) == 2
-    assert "limits=nowhere.yaml is no YAML file" in capsys.readouterr().err
+    assert "limits=nowhere.yaml: there is no such file" in capsys.readouterr().err
+
+
+def test_a_yield_stays_until_something_else_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = curated(tmp_path)
+    assert main(["refilter", str(folder), "target_yield=0.4"]) == 0
+    capsys.readouterr()
+    assert main(["refilter", str(folder), "jitter.max=0.02"]) == 2
+    assert "jitter.max=0.02 has no effect" in capsys.readouterr().err
+    assert main(["refilter", str(folder), "jitter.max=0.02", "target_yield=null"]) == 0
+    assert main(["refilter", str(folder), "target_yield=0.4"]) == 0
+    ids = pq.read_table(folder / "clips.parquet")["clip_id"].to_pylist()
+    labels = tmp_path / "labels.csv"
+    labels.write_text(f"clip_id,keep\n{ids[0]},1\n")
+    assert main(["refilter", str(folder), f"labels={labels}"]) == 0
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (saved["target_yield"], saved["labels"]) == (None, str(labels))
+    assert main(["refilter", str(folder), "target_yield=0.7"]) == 0
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (saved["target_yield"], saved["labels"]) == (0.7, None)
 
 
 @pytest.mark.parametrize(
