@@ -60,6 +60,8 @@ class VideoWriter:
         self._sound = sound
         self._audio = None if sound is None else self._add_audio(sound)
         self._num_written = 0
+        self._durations: dict[int, int] = {}
+        """Of pictures that the encoder still holds, by their timestamps."""
         self.keyframes: list[int] = []
         """Timestamps of the key frames, in the clock given; complete after the context."""
 
@@ -74,6 +76,7 @@ class VideoWriter:
             context.color_primaries, context.color_trc = picture.color_primaries, picture.color_trc
         picture.pts, picture.time_base, picture.duration = pts, self._time_base, duration
         picture.pict_type = 0  # else the encoder would copy the source's frame types
+        self._durations[pts] = duration
         self._mux(picture)
         self._num_written += 1
 
@@ -92,7 +95,10 @@ class VideoWriter:
 
     def _mux(self, picture: VideoFrame | None) -> None:
         for packet in self._stream.encode(picture):
-            if packet.is_keyframe and packet.pts is not None:
+            assert packet.pts is not None
+            # Encoders tell nominal durations; the last one says where the file ends.
+            packet.duration = self._durations.pop(packet.pts)
+            if packet.is_keyframe:
                 self.keyframes.append(packet.pts)
             self._container.mux(packet)
 

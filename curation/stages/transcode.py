@@ -114,7 +114,7 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
     distances between them, so variable frame rates stay as they are."""
 
     name = "transcode"
-    version = 3
+    version = 4
 
     def __init__(self, config: TranscodeConfig, spool: Path, *, retries: int) -> None:
         self._config = config

@@ -63,6 +63,30 @@ def key_times(path: Path) -> list[float]:
     return sorted(p.pts * clock for p in packets if p.is_keyframe and p.pts is not None)
 
 
+def test_a_varying_rate_ends_where_the_index_says(tmp_path: Path) -> None:
+    """The last picture's own length goes into the file, and shards of such clips are sound."""
+    source = tmp_path / "in" / "a.mp4"
+    for seed in range(4):
+        steps = np.random.default_rng(seed).choice([40, 80], 60)
+        ticks = np.concatenate([[0], np.cumsum(steps)[:-1]]).tolist()
+        footage.write(
+            source.with_stem(f"a{seed}"),
+            footage.shot(seed, 60),
+            ticks=ticks,
+            time_base=Fraction(1, 1000),
+        )
+    output = tmp_path / "out"
+    curate(CurateConfig(input=str(source.parent), output=str(output), max_clip_s=1.8))
+    assert [d for step in verify(open_folder(output), num_threads=1) for d in step.defects] == []
+    _, sharded = read_sharded(output / "shards")
+    assert len(sharded) > 6
+    for clip in sharded.values():
+        content = clip.read()
+        at = content.index(b"elst") + 12  # the edit's length, in milliseconds
+        declared_ms = int.from_bytes(content[at : at + 4], "big")
+        assert declared_ms == pytest.approx(clip.encoded.duration_s * 1000, abs=2)
+
+
 @pytest.mark.parametrize("codec", SOFTWARE)
 def test_each_codec_gives_the_pictures_at_their_times(
     tmp_path: Path, codec: str, capfd: pytest.CaptureFixture[str]
