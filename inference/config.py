@@ -6,6 +6,7 @@ from typing import Literal
 from common.errors import ConfigError, nearest
 from common.rng import check_seed
 from inference.samplers import SAMPLERS
+from models.power_ema import gamma_of
 
 
 @dataclass(kw_only=True)
@@ -71,5 +72,15 @@ class GenerateConfig:
             if value is not None and not least <= value <= most:
                 raise ConfigError(f"{name} must lie in {least} to {most}, got {value}")
         check_seed(self.seed)
+        if self.ema_width is not None:
+            try:
+                gamma_of(self.ema_width)
+            except ConfigError as error:
+                raise ConfigError(f"ema_width={self.ema_width}: {error}") from None
+            if self.weights == "model":
+                raise ConfigError(
+                    f"ema_width={self.ema_width} asks for an average, weights=model for none: "
+                    "leave one of them out"
+                )
         if not self.output.endswith(".mp4"):
             raise ConfigError(f"output={self.output} must end in .mp4")

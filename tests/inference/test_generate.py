@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common.errors import ConfigError
-from inference.config import SamplerConfig
+from inference.config import GenerateConfig, SamplerConfig
 from inference.generate import VideoShape, check_shape, generate
 from inference.loading import Generator
 from models.dit import DiTConfig
@@ -80,3 +80,18 @@ def test_a_temporal_patch_and_odd_features_generate():
         generator = make_generator(patch, channels=3)
         (video,) = generate(generator, ["a film"], shape(), sampler, seed=0)
         assert video.frames.shape == (5, 32, 32, 3) and video.latents.shape == (3, 2, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"ema_width": 0.9}, "ema_width=0.9: .* must lie in 0.001 to 0.288"),
+        (
+            {"ema_width": 0.1, "weights": "model"},
+            "ema_width=0.1 asks for an average, weights=model",
+        ),
+    ],
+)
+def test_averages_that_cannot_be_had_are_refused(asked, message):
+    with pytest.raises(ConfigError, match=message):
+        GenerateConfig(checkpoint="run", prompt="x", output="x.mp4", **asked)
