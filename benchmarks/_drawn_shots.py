@@ -1,7 +1,7 @@
-"""Videos put together from shots by a seed: cuts, cross-fades, fades through black, and what is
-easily taken for them (flashes, whip pans, shake, drifts of exposure)."""
+"""Videos put together from shots by a seed: cuts, cross-fades, fades through black and white, and
+what is easily taken for them (flashes, whip pans, shake, zooms, drifts of exposure, dusk)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +14,12 @@ from av.video.stream import VideoStream
 
 RATES = (Fraction(24000, 1001), Fraction(25), Fraction(30000, 1001), Fraction(50), Fraction(60))
 SIZES = ((640, 360), (480, 360), (360, 640), (852, 362))
+KINDS = ("cut", "cross", "cross", "black")
+"""How a shot may end; `white` is another."""
 TROUBLES = ("none", "none", "none", "flash", "pan", "shake", "drift")
+"""What may happen in a shot; `zoom` and `dusk` are others."""
+_WHITE = -1
+"""Stands for the number of a shot."""
 Part = tuple[int, int, float]
 """(number of a shot, its frame, weight)"""
 Source = Callable[[float], np.ndarray]
@@ -44,7 +49,14 @@ class Shot:
     seed: int
 
 
-def draw(seed: int, lengths_s: Sequence[float], *, num_shots: int = 8) -> Drawn:
+def draw(
+    seed: int,
+    lengths_s: Sequence[float],
+    *,
+    num_shots: int = 8,
+    kinds: Sequence[str] = KINDS,
+    troubles: Sequence[str] = TROUBLES,
+) -> Drawn:
     """A plan over sources of these lengths; equal seeds give equal plans."""
     random = np.random.default_rng(seed)
     rate = RATES[random.integers(len(RATES))]
@@ -55,17 +67,17 @@ def draw(seed: int, lengths_s: Sequence[float], *, num_shots: int = 8) -> Drawn:
     entering, kind = 0, "start"
     for number, source in enumerate(order):
         last = number == len(order) - 1
-        leaving_kind = "end" if last else str(random.choice(["cut", "cross", "cross", "black"]))
+        leaving_kind = "end" if last else str(random.choice(kinds))
         fade_s = 0.0
-        if leaving_kind in ("cross", "black"):
+        if leaving_kind in ("cross", "black", "white"):
             fade_s = min(random.uniform(0.3, 2.0), 0.4 * lengths_s[source])
-        leaving = round(fade_s * float(rate) / (2 if leaving_kind == "black" else 1))
+        leaving = round(fade_s * float(rate) / (1 if leaving_kind == "cross" else 2))
         steady = round(random.uniform(1.0, 3.0) * float(rate))
         most = int(lengths_s[source] * float(rate)) - 1
         num_frames = min(entering + steady + leaving, most)
         entering, leaving = min(entering, num_frames // 3), min(leaving, num_frames // 3)
         begin_s = random.uniform(0, lengths_s[source] - num_frames / float(rate))
-        trouble = str(random.choice(TROUBLES))
+        trouble = str(random.choice(troubles))
         drawn.shots.append(
             Shot(
                 source=source,
@@ -94,12 +106,14 @@ def _append(
                 *part,
             ]
         drawn.fades_s.append(_span(drawn, at - overlap, at))
-    elif kind == "black":
+    elif kind in ("black", "white"):
+        level = 1.0 if kind == "white" else 0.0
         for n, weight in enumerate(rise):
-            held = frames[at - overlap + n]
-            frames[at - overlap + n] = [(s, f, w * (1 - weight)) for s, f, w in held]
-        frames += [[] for _ in range(int(random.uniform(0, 0.4) * float(drawn.rate)))]
-        frames += entering
+            held = [(s, f, w * (1 - weight)) for s, f, w in frames[at - overlap + n]]
+            frames[at - overlap + n] = [*held, (_WHITE, 0, level * weight)]
+        num_plain = int(random.uniform(0, 0.4) * float(drawn.rate))
+        frames += [[(_WHITE, 0, level)] for _ in range(num_plain)]
+        frames += [[*part, (_WHITE, 0, level * (1 - rise[n]))] for n, part in enumerate(entering)]
         drawn.fades_s.append(_span(drawn, at - overlap, len(frames)))
     elif kind == "cut":
         drawn.cuts_s.append(float(at / drawn.rate))
@@ -110,12 +124,15 @@ def _span(drawn: Drawn, first: int, past: int) -> tuple[float, float]:
     return float(first / drawn.rate), float(past / drawn.rate)
 
 
-def pictures(drawn: Drawn, sources: Sequence[Source]) -> Iterator[np.ndarray]:
+def pictures(drawn: Drawn, sources: Mapping[int, Source]) -> Iterator[np.ndarray]:
     """The frames as `uint8 [H, W, 3]`."""
     width, height = drawn.size
     for parts in drawn.frames:
         total = np.zeros((height, width, 3), np.float32)
         for number, frame, weight in parts:
+            if number == _WHITE:
+                total += weight * 255
+                continue
             shot = drawn.shots[number]
             at_s = shot.begin_s + frame / float(drawn.rate)
             picture = sources[shot.source](at_s)
@@ -148,13 +165,19 @@ def _troubled(shot: Shot, frame: int, picture: np.ndarray, drawn: Drawn) -> np.n
         if begin <= frame < begin + length:
             strength = random.uniform(0.5, 1.0)
             seen = seen * (1 - strength) + 255 * strength
+    elif shot.trouble == "zoom":
+        closer = 1 + done * random.uniform(0.3, 1.0)
+        centre = (width / 2, height / 2)
+        seen = cv2.warpAffine(seen, cv2.getRotationMatrix2D(centre, 0, closer), (width, height))
+    elif shot.trouble == "dusk":
+        seen = seen * (1 - random.uniform(0.5, 0.85) * frame / shot.num_frames)
     elif shot.trouble == "drift":
         low, high = random.uniform(0.4, 1.6, 2)
         seen = np.clip(seen * (low + (high - low) * done), 0, 255)
     return seen
 
 
-def write(path: Path, drawn: Drawn, sources: Sequence[Source]) -> None:
+def write(path: Path, drawn: Drawn, sources: Mapping[int, Source]) -> None:
     """As H.264 of the plan's quality."""
     with av.open(str(path), "w") as container:
         options = {"crf": str(drawn.crf), "preset": "veryfast"}

