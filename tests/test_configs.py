@@ -1,6 +1,7 @@
 """Every shipped configuration is composed and built as its command's dataclass (wiring only)."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
@@ -59,3 +60,11 @@ def test_configs_hold_values_only() -> None:
     others = [p for p in CONFIGS.rglob("*") if p.is_file() and p.suffix not in (".yaml", ".pyc")]
     assert others == [CONFIGS / "__init__.py"]
     assert "import" not in (CONFIGS / "__init__.py").read_text()
+
+
+def test_every_choice_is_told_to_users() -> None:
+    root = Path(__file__).parents[1]
+    told = (root / "docs" / "models.md").read_text()
+    choices = sorted((root / "configs").glob("*/*.yaml"))
+    assert choices
+    assert [path.stem for path in choices if f"{path.stem}`" not in told] == [], "not in models.md"

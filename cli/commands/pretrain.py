@@ -9,6 +9,8 @@ data.path is the output of `vfm curate`. output is the folder of the run: checkp
 and samples. A run that was stopped goes on with the same command; once steps are trained,
 Ctrl-C saves first.
 
+model=NAME and objective=NAME choose the network and what it learns: docs/models.md lists them.
+
 examples:
   vfm pretrain data.path=curated output=run experiment=demo
   vfm pretrain data.path=curated output=run model=dit_b steps=100000 optimizer.lr=2e-4
