@@ -144,7 +144,8 @@ def decide(
     """Resolves the limits over all clips: percentiles, then a yield or labels.
 
     Args:
-        fixed: what the limits were resolved to before, where that stays.
+        fixed: what the limits were resolved to before, where that stays; those that there were
+            not yet limit nothing.
     Raises:
         ConfigError: where no value can be within two limits of a score, or labels are wrong or
             contradict each other.
@@ -154,7 +155,7 @@ def decide(
         min_clip_us=round(config.min_clip_s * 1e6),
         max_clip_us=round(config.max_clip_s * 1e6),
         typed=typed,
-        limits={setting: fixed[setting] for setting in typed} if fixed is not None else {},
+        limits={setting: fixed.get(setting) for setting in typed} if fixed is not None else {},
         wanted=_wanted(config),
     )
     if fixed is None:

@@ -12,7 +12,7 @@ from typing import Any
 from common.errors import ConfigError, DataError
 from common.storage import TEMPORARY_PREFIX, recover_folder
 from curation.config import CurateConfig
-from curation.decide import typed_limits
+from curation.decide import RULES, typed_limits
 from curation.ledger import Ledger, only_driver
 from curation.stages.analyse import Analyse
 from curation.stages.transcode import Transcode
@@ -60,8 +60,11 @@ def settings_of(folder: str) -> CurateConfig:
         ledger.close()
     try:
         assert isinstance(stored, dict)
+        for rule in RULES:  # a limit that the folder's vfm did not know limited nothing
+            section, side = rule.setting.split(".")
+            stored.setdefault(section, {}).setdefault(side, None)
         return dataclasses.replace(_built(CurateConfig, stored), output=str(path))
-    except (AssertionError, TypeError, KeyError, ConfigError) as error:
+    except (AssertionError, AttributeError, TypeError, KeyError, ConfigError) as error:
         raise DataError(
             f"{folder} was curated by another version of vfm, so that its settings are not known "
             "here: give its `vfm curate` once more"
@@ -110,6 +113,8 @@ def check_parameters(folder: Path, ledger: Ledger, manifest: Manifest, now: Any)
             "choose another output folder"
         )
     changed = list(_differences(before, now))
+    if not changed:  # settings that are new since, and null
+        return
     told = "; ".join(f"{key} was {was}, is {is_}" for key, was, is_ in changed[:4])
     if all(key.startswith("decide.") for key, _, _ in changed):
         words = " ".join(f"{key.removeprefix('decide.')}={_word(v)}" for key, _, v in changed)

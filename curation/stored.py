@@ -62,6 +62,8 @@ def _clips(table: pa.Table) -> list[ClipRow]:
 
 
 def _scores(columns: dict[str, list[Any]], name: str) -> list[Score]:
+    if f"score_{name}" not in columns:  # measured by an earlier version, which had no such score
+        return [Score(0.0, False)] * len(columns["clip_id"])
     pairs = zip(columns[f"score_{name}"], columns[f"valid_{name}"], strict=True)
     return [Score(value or 0.0, valid) for value, valid in pairs]
 

@@ -15,9 +15,11 @@ import pytest
 from common.errors import ConfigError, DataError
 from common.media import VideoReader
 from curation.config import (
+    AtMost,
     BlurConfig,
     CurateConfig,
     Decisions,
+    JitterConfig,
     MotionConfig,
     RefilterConfig,
     ReshardConfig,
@@ -108,6 +110,35 @@ def test_a_decision_needs_no_decode_and_touches_no_shard(
     assert pq.read_table(folder / "clips.parquet").to_pylist() == before
     assert json.loads((folder / "summary.json").read_text()) == first
     assert "to leave out" not in (folder / "report" / "index.html").read_text()
+
+
+def _forget(folder: Path, *names: str) -> None:
+    """As if the folder were of a version without these limits."""
+    ledger = Ledger(folder / "ledger")
+    stored: dict[str, Any] = {key: ledger.meta(key) for key in ("config", "limits", "parameters")}
+    for name in names:
+        del stored["config"][name], stored["limits"][f"{name}.max"]
+        del stored["parameters"]["decide"][f"{name}.max"]
+    for key, value in stored.items():
+        ledger.set_meta(key, value)
+    ledger.close()
+
+
+def test_limits_that_came_after_a_folder_limit_nothing_in_it(tmp_path: Path) -> None:
+    """Neither `curate`, `refilter` nor `shard` refuses it or takes a default of today."""
+    off: dict[str, Any] = {"jitter": JitterConfig(max=None), "logo": AtMost()}
+    folder = _curated(tmp_path, **off)
+    kept = _kept(folder)
+    _forget(folder, *off)
+    curate(_config(tmp_path, **off))
+    assert _kept(folder) == kept
+    _forget(folder, *off)
+    table = pq.read_table(folder / "clips.parquet")
+    pq.write_table(table.drop_columns(["score_logo", "valid_logo"]), folder / "clips.parquet")
+    reshard(ReshardConfig(folder=str(folder)))
+    assert settings_of(str(folder)).jitter.max is None
+    refilter(_refilter(folder, jitter=JitterConfig(max=None), logo=AtMost(max=0.0)))
+    assert _kept(folder) == kept
 
 
 def test_shards_are_added_to_and_rewritten_only_when_asked(tmp_path: Path) -> None:
