@@ -229,7 +229,8 @@ def _take(found: Found, path: Path, name: str) -> None:
     except UnicodeEncodeError:
         reason, detail = "bad_name", "its name is not UTF-8: rename it"
     except FileNotFoundError:
-        reason, detail = "missing", "is a link to nothing"
+        link = path.is_symlink()
+        reason, detail = "missing", "is a link to nothing" if link else "is not there"
     except OSError as error:
         detail = error.strerror or str(error)
     if detail:

@@ -64,6 +64,7 @@ def test_a_list_names_files_folders_and_urls(tmp_path: Path) -> None:
     found = find_sources(str(listed))
     assert [file.source for file in found.files] == ["a.mp4", "more/b.mp4", "s3://bucket/c.mp4"]
     assert [(r.source, r.reason) for r in found.refused] == [("absent.mp4", "missing")]
+    assert "link" not in found.refused[0].detail
 
 
 def test_a_list_is_curated(tmp_path: Path) -> None:
