@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.row import Row
+from common.errors import ConfigError
 
 HELP = """
 CPU time of shot detection with all scores, beside shot detection alone
@@ -56,6 +57,8 @@ class Cost(NamedTuple):
 
 
 def measure(settings: Settings) -> Iterator[Row]:
+    if not Path(settings.video).is_file():
+        raise ConfigError(f"video={settings.video}: there is no such file; give one, video=FILE")
     path, threads = settings.video, settings.threads
     case = Path(path).name
     costs: dict[str, list[Cost]] = {name: [] for name in SUBJECTS}

@@ -90,3 +90,8 @@ def test_a_run_too_short_for_all_pools_to_be_seen_is_measured() -> None:
 
     rows = list(engine.measure(engine.Settings(videos=4, scale=0.05, subjects="simulation")))
     assert {"wall", "results"} <= {r.metric for r in rows if r.subject == "simulation"}
+
+
+def test_a_video_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "curate", "video=none.mp4"]) == 2
+    assert "error: video=none.mp4: there is no such file" in capsys.readouterr().err
