@@ -33,6 +33,7 @@ _BLOCK_BYTES = 1 << 20
 _MOST_AHEAD = 8
 """Blocks that one request fetches at most, once reading goes straight on."""
 _MOST_HELD = 24
+_REFUSED = re.compile(r"\b(401 Unauthorized|403 Forbidden|InvalidAccessKeyId)\b")
 _DENIED = "access is denied: check the credentials in the environment, and who may read there"
 _TROUBLE = (BaseError, OSError)
 """What obstore raises; a missing object is Python's own FileNotFoundError."""
@@ -198,7 +199,7 @@ def _media_error(url: str, error: Exception) -> MediaError:
         return MediaError("missing", f"{url} does not exist")
     text = str(error)
     denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
-    if denied or "403" in text or "InvalidAccessKeyId" in text:
+    if denied or _REFUSED.search(text):
         return MediaError("unreadable", f"{url}: {_DENIED}")
     return MediaError("unreadable", f"{url}: {_first_line(error)}")
 

@@ -10,6 +10,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from common.remote import for_av
+from common.streams import video_stream
 
 
 class NotCopyable(Exception):
@@ -27,12 +28,12 @@ def copy_span(
 
     Args:
         codec: that the file must have, as FFmpeg calls it.
-        start_tick, end_tick: in the clock of the source's first video stream.
+        start_tick, end_tick: in the clock of the video stream that `VideoReader` chooses.
     """
     try:
         with av.open(for_av(source), "r") as reader:
-            stream = reader.streams.video[0]
-            if not _plain(stream, codec):
+            stream = video_stream(reader)
+            if stream is None or not _plain(stream, codec):
                 raise NotCopyable("other pictures than asked for")
             packets = list(_between(reader.demux(stream), start_tick, end_tick))
             stamps = [packet.pts for packet in packets if packet.pts is not None]

@@ -30,6 +30,7 @@ from common.coded_sizes import CodedSizes
 from common.errors import MediaError
 from common.picture import EXACT, Turn, turn_of
 from common.remote import for_av, is_url, open_bytes, remote_state
+from common.streams import other_streams, video_stream
 from common.timeline import SAME_S, Clock, Health, RawFrame, Timeline, is_joint
 
 # PyAV keeps FFmpeg silent as long as nobody sets a log level; with one, a decoder thread that logs
@@ -39,13 +40,11 @@ _PREFIX_BYTES = 4096
 _CONTAINER_ERRORS_MAX = 1000
 """A demuxer that fails this often in one file is not moving forward any more."""
 _MADE_TO_BE_JOINED = Flags.ts_discont.value
-_ATTACHED_PICTURE = 0x0400
-"""AV_DISPOSITION_ATTACHED_PIC"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoInfo:
-    """What a file's header says of its first video stream."""
+    """What a file's header says of its video stream."""
 
     path: str
     width: int
@@ -65,10 +64,12 @@ class VideoInfo:
     """As the header counts them; 0 if it does not."""
     num_bytes: int
     has_audio: bool
+    notes: str
+    """Video streams of the file that are not used; empty where there are none."""
 
 
 class VideoReader:
-    """One open file and its first video stream.
+    """One open file and its video stream, chosen by `common.streams.video_stream`.
 
     Raises `MediaError` on opening: `missing`, `unreadable`, `empty`, `not_a_video`, `no_moov`,
     `no_video_stream`, `decode_failed` (no codec, or not one picture decodes).
@@ -253,14 +254,10 @@ class VideoReader:
             ) from None
 
     def _video_stream(self) -> VideoStream:
-        # A cover picture is a video stream by type only.
-        streams = [
-            s for s in self._container.streams.video if not int(s.disposition) & _ATTACHED_PICTURE
-        ]
-        if not streams:
+        stream = video_stream(self._container)
+        if stream is None:
             kinds = ", ".join(sorted({s.type for s in self._container.streams})) or "no"
             raise MediaError("no_video_stream", f"{self.name} holds {kinds} streams only")
-        stream = streams[0]
         if stream.codec_context is None:
             raise MediaError("decode_failed", f"{self.name}: no decoder for its video codec")
         stream.thread_type = "AUTO"
@@ -297,6 +294,7 @@ class VideoReader:
             num_frames=stream.frames,
             num_bytes=num_bytes,
             has_audio=bool(self._container.streams.audio),
+            notes=other_streams(self._container, stream),
         )
 
     def _duration_s(self) -> float:

@@ -194,6 +194,7 @@ class Collected:
                 num_errors=analysis.num_errors,
                 num_clips=len(analysis.clips),
                 analysis_hash=analysis_hash,
+                notes=analysis.notes or None,
             )
         )
 

@@ -185,6 +185,7 @@ class _Run:
             wall_s = time.perf_counter() - began
             ignored = [name for name in input_.others if name not in book.used]
             summary = self._summary(found, decision, ignored, book, num_stale, wall_s, inside)
+            summary["files_hidden"] = input_.hidden
             write_videos(self._output / "videos.parquet", found.videos)
             write_clips(self._output / "clips.parquet", found.clips)
             failed = found.failed_entries
@@ -305,6 +306,7 @@ class _Run:
             "caption_problems": dict(sorted(book.problems.items())),
             "scores_not_measured": not_measured(self._config.analysis),
             "files_ignored": ignored,
+            "video_notes": {row.source: row.notes for row in found.videos if row.notes},
             **decision.facts(),
             "shards": shards_against(found.clips, sharded),
             "wall_s": round(wall_s, 3),

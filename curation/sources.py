@@ -107,6 +107,9 @@ class Found:
     files: list[SourceFile] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     """Names of files of other kinds."""
+    hidden: list[str] = field(default_factory=list)
+    """Names that begin with a dot, or lie in a folder of such a name; a folder stands for all in
+    it."""
     refused: list[Refusal] = field(default_factory=list)
 
 
@@ -132,7 +135,10 @@ def _scan_store(url: str) -> Found:
     for at in remote_keys(url):
         inside = at.startswith(base + "/")
         name = at[len(base) + 1 :] if inside else at.rsplit("/", 1)[-1]
-        if not (inside or at == base) or any(part.startswith(".") for part in name.split("/")):
+        if not (inside or at == base):
+            continue
+        if any(part.startswith(".") for part in name.split("/")):
+            found.hidden.append(name)
             continue
         if Path(name).suffix.lower() in EXTENSIONS:
             found.files.append(SourceFile(source=name, path=at))
@@ -158,6 +164,7 @@ def _read_list(path: Path, *, without: Path | None) -> Found:
             prefix = line.rstrip("/") + "/"
             found.files += [replace(file, source=prefix + file.source) for file in inner.files]
             found.others += [prefix + name for name in inner.others]
+            found.hidden += [prefix + name for name in inner.hidden]
             found.refused += [replace(r, source=prefix + r.source) for r in inner.refused]
         else:
             _take(found, path.parent / line, line)
@@ -167,7 +174,8 @@ def _read_list(path: Path, *, without: Path | None) -> Found:
 def scan(folder: Path, *, without: Path | None = None) -> Found:
     """Everything in a folder, at any depth. A single file is its own folder.
 
-    Links are followed, each folder is entered once, and hidden files and folders are passed over.
+    Links are followed, each folder is entered once, and hidden files and folders are named and
+    passed over.
 
     Args:
         without: a folder that is left out wherever a link leads to it.
@@ -203,6 +211,7 @@ def scan(folder: Path, *, without: Path | None = None) -> Found:
             continue
         for entry in entries:
             if entry.name.startswith("."):
+                found.hidden.append(printable(prefix + entry.name))
                 continue
             path, name = at / entry.name, prefix + entry.name
             if entry.is_symlink() and os.path.isdir(path):  # noqa: PTH112 (never raises)
@@ -213,6 +222,7 @@ def scan(folder: Path, *, without: Path | None = None) -> Found:
                 _take(found, path, name)
     found.files.sort(key=lambda file: file.source.split("/"))
     found.others.sort(key=lambda name: name.split("/"))
+    found.hidden.sort(key=lambda name: name.split("/"))
     found.refused.sort(key=lambda refusal: refusal.source.split("/"))
     return found
 

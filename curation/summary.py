@@ -160,6 +160,11 @@ def print_summary(
         console.print(f"not measured: {', '.join(names)}: {why}", markup=False, soft_wrap=True)
     if summary["files_ignored"]:
         console.print(f"{len(summary['files_ignored'])} files are no videos, ignored")
+    if summary.get("files_hidden"):
+        console.print(f"{len(summary['files_hidden'])} hidden files or folders, passed over")
+    for name, notes in summary.get("video_notes", {}).items():
+        line = printable(f"{name}: {notes}")
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(str(report), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -37,6 +37,8 @@ class VideoRow:
     num_errors: int | None
     num_clips: int
     analysis_hash: str
+    notes: str | None = None
+    """Video streams that were not used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,7 @@ _VIDEO_SCHEMA = pa.schema(
         ("num_errors", pa.int64()),
         ("num_clips", pa.int64()),
         ("analysis_hash", pa.string()),
+        ("notes", pa.string()),
     ]
 )
 _CLIP_SCHEMA = pa.schema(

@@ -76,6 +76,8 @@ class Analysis:
     """Names everything but the measures that made this: what the clips are."""
     measured: dict[str, str]
     """Measure to the name of its parameters."""
+    notes: str = ""
+    """As `VideoInfo.notes`."""
 
 
 class Refused(MediaError):
@@ -90,7 +92,7 @@ class Analyse(Stage[SourceFile, Analysis]):
     """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
 
     name = "analyse"
-    version = 6
+    version = 7
 
     def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
         self._shots: ShotsConfig = config.shots
@@ -240,6 +242,7 @@ class Analyse(Stage[SourceFile, Analysis]):
             clips=clips,
             base=self.base,
             measured=measured,
+            notes=info.notes,
         )
 
     def _clip(self, content_id: str, seen: "_Seen", start: int, end: int) -> ScoredClip:
