@@ -1,12 +1,15 @@
-"""Which of a file's video streams is the video."""
+"""Which of a file's video streams is the video, and what is to be said of it."""
 
 from av.container import InputContainer
+from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 _DEFAULT = 0x0001
 """AV_DISPOSITION_DEFAULT"""
 _ATTACHED_PICTURE = 0x0400
 """AV_DISPOSITION_ATTACHED_PIC"""
+_HDR = {16: "PQ", 18: "HLG"}
+"""Transfer characteristics of high dynamic range, by `AVColorTransferCharacteristic`."""
 
 
 def video_stream(container: InputContainer) -> VideoStream | None:
@@ -17,8 +20,16 @@ def video_stream(container: InputContainer) -> VideoStream | None:
     return max(streams, key=_rank, default=None)
 
 
-def other_streams(container: InputContainer, chosen: VideoStream) -> str:
-    """The video streams that are not used, in words; empty where there are none."""
+def notes_of(container: InputContainer, chosen: VideoStream, first: VideoFrame) -> str:
+    """What the scores and clips do not show: high dynamic range, by its first picture, and video
+    streams that are not used. Empty where there is nothing to say."""
+    notes = [_other_streams(container, chosen)]
+    if first.color_trc in _HDR:
+        notes.append(f"hdr: {_HDR[first.color_trc]}, not tone-mapped")
+    return "; ".join(filter(None, notes))
+
+
+def _other_streams(container: InputContainer, chosen: VideoStream) -> str:
     others = [_told(s) for s in container.streams.video if s.index != chosen.index]
     return f"video streams not used: {', '.join(others)}" if others else ""
 

@@ -30,7 +30,7 @@ from common.coded_sizes import CodedSizes
 from common.errors import MediaError
 from common.picture import EXACT, Turn, turn_of
 from common.remote import for_av, is_url, open_bytes, remote_state
-from common.streams import other_streams, video_stream
+from common.streams import notes_of, video_stream
 from common.timeline import SAME_S, Clock, Health, RawFrame, Timeline, is_joint
 
 # PyAV keeps FFmpeg silent as long as nobody sets a log level; with one, a decoder thread that logs
@@ -65,7 +65,7 @@ class VideoInfo:
     num_bytes: int
     has_audio: bool
     notes: str
-    """Video streams of the file that are not used; empty where there are none."""
+    """Video streams of the file that are not used, and high dynamic range; often empty."""
 
 
 class VideoReader:
@@ -294,7 +294,7 @@ class VideoReader:
             num_frames=stream.frames,
             num_bytes=num_bytes,
             has_audio=bool(self._container.streams.audio),
-            notes=other_streams(self._container, stream),
+            notes=notes_of(self._container, stream, first),
         )
 
     def _duration_s(self) -> float:

@@ -38,7 +38,7 @@ class VideoRow:
     num_clips: int
     analysis_hash: str
     notes: str | None = None
-    """Video streams that were not used."""
+    """Video streams that were not used, and high dynamic range."""
 
 
 @dataclass(frozen=True, kw_only=True)

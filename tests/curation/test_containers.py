@@ -127,3 +127,24 @@ def test_an_edit_list_hides_what_it_cuts(tmp_path: Path) -> None:
     assert result.summary["clips_kept"] == 1
     (row,) = _rows(tmp_path, "clips")
     assert (row["start_s"], row["end_s"], row["num_frames"]) == (0.0, 2.0, 40)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "note"),
+    [
+        ("smpte2084", "hdr: PQ, not tone-mapped"),
+        ("arib-std-b67", "hdr: HLG, not tone-mapped"),
+        ("bt709", ""),
+    ],
+)
+def test_high_dynamic_range_is_named(tmp_path: Path, transfer: str, note: str) -> None:
+    tags = f"colorprim=bt2020:transfer={transfer}:colormatrix=bt2020nc"
+    path = footage.write(
+        tmp_path / "a.mp4",
+        footage.shot(4, 5),
+        pix_fmt="yuv420p10le",
+        options={"crf": "18", "x264-params": tags},
+    )
+    with VideoReader(path) as reader:
+        assert reader.info.pix_fmt == "yuv420p10le"
+        assert reader.info.notes == note
