@@ -103,6 +103,11 @@ class PackLayout:
         return torch.cat([torch.arange(n, device=self.device) for n in self.lens])
 
     @cached_property
+    def index(self) -> Tensor:
+        """`int64 [N]`: where each token lies in the whole pack."""
+        return torch.arange(self.num_tokens, device=self.device)
+
+    @cached_property
     def coordinates(self) -> Tensor:
         """`int64 [N, 3]`: each token's (t, h, w) inside its sample."""
         size = torch.tensor(self.grids, device=self.device)[self.segment]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from common.errors import DataError
+from models.attention import local_attention
 from models.encoding import Encoding
 from models.family import Network, NetworkConfig, build_network, config_from_json
 from models.objectives.config import ObjectiveConfig
@@ -56,11 +57,14 @@ class ModelSpec:
             device=device,
         )
 
-    def network(self, encoding: Encoding) -> Network:
+    def network(self, encoding: Encoding, attention: Any = local_attention) -> Network:
         """A network of this shape, on the encoding's device, with weights yet to be filled."""
         with encoding.device:
             network = build_network(
-                self.model, token_dim=encoding.token_dim, text_dim=encoding.text.dim
+                self.model,
+                token_dim=encoding.token_dim,
+                text_dim=encoding.text.dim,
+                attention=attention,
             )
             if self.objective.log_variance:
                 # Learned, saved and averaged with the network.

@@ -28,7 +28,8 @@ class BytePeers:
             dist.all_gather_into_tensor(lengths, torch.tensor([len(part)]), group=self._group)
             longest = int(lengths.max())
             mine = torch.zeros(longest, dtype=torch.uint8)
-            mine[: len(part)] = torch.frombuffer(bytearray(part), dtype=torch.uint8)
+            if part:  # A pack may have fewer samples than the group has ranks.
+                mine[: len(part)] = torch.frombuffer(bytearray(part), dtype=torch.uint8)
             every = torch.empty(self.size * longest, dtype=torch.uint8)
             dist.all_gather_into_tensor(every, mine, group=self._group)
         except RuntimeError as error:

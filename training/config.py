@@ -16,6 +16,7 @@ from models.text.choose import TextConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig
 from models.tokenizers.hub import Precision
+from parallel.context import Comm
 
 
 @dataclass(kw_only=True)
@@ -144,6 +145,31 @@ class WandbConfig:
 
 
 @dataclass(kw_only=True)
+class ParallelConfig:
+    """How the processes that torchrun started share the work.
+
+    ulysses x ring ranks split each pack's tokens; what is left over of the world is data parallel.
+    """
+
+    ulysses: int = 1
+    """Ranks that exchange tokens for heads; within a machine."""
+    ring: int = 1
+    """Ranks that keys and values go around."""
+    comm: Comm = "a2a+p2p"
+    timeout_s: float = 600.0
+    """After which a rank that waits for another gives up."""
+    log_traffic: bool = False
+    """Writes what rank 0 sends in each step to metrics.jsonl, by collective."""
+
+    def __post_init__(self) -> None:
+        for name in ("ulysses", "ring"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"parallel.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"parallel.timeout_s must be positive, got {self.timeout_s}")
+
+
+@dataclass(kw_only=True)
 class TrainConfig:
     """A pretraining run. `output` is the run's folder; the same command on it goes on."""
 
@@ -152,6 +178,7 @@ class TrainConfig:
     steps: int = 10_000
     seed: int = 0
     packs_per_step: int = 1
+    """Of all data-parallel ranks together."""
     text_dropout: float = 0.1
     ema_decay: float = 0.999
     power_ema: PowerEMAConfig = field(default_factory=PowerEMAConfig)
@@ -164,6 +191,7 @@ class TrainConfig:
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     text: TextConfig = field(default_factory=HashedTextConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)

@@ -70,6 +70,25 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+class NoMetrics(Metrics):
+    """For ranks that leave the writing to rank 0."""
+
+    def __init__(self) -> None:
+        pass
+
+    def log(self, step: int, **values: Any) -> None:
+        pass
+
+    def log_videos(self, step: int, videos: dict[str, Path]) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
     flat = {}
     for name, value in values.items():

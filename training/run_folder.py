@@ -19,7 +19,8 @@ from parallel.ema_snapshots import forget_after
 from training.config import TrainConfig
 
 # What may change when a run goes on: how it is watched and stored, how long it lasts, where it
-# lies, and how its data is read; never what is computed, unless data.accept_changes asks for it.
+# lies, how its data is read, and over how many ranks; never what is computed, unless
+# data.accept_changes asks for it.
 _FREE = (
     "output",
     "steps",
@@ -29,6 +30,7 @@ _FREE = (
     "validation.every",
     "samples",
     "wandb",
+    "parallel",
     "tokenizer.path",
     "data.path",
     "data.cache_bytes",

@@ -1,6 +1,6 @@
 """One training step: packs in, weighted denoising loss, gradients out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +26,16 @@ class Prepared:
     loss_mask: Tensor | None
 
 
-def prepare(batch: Batch, encoding: Encoding, dropped: Sequence[bool]) -> Prepared:
-    """Encodes frames and captions. Samples that are `dropped` lose their text (for guidance)."""
+def prepare(
+    batch: Batch,
+    encoding: Encoding,
+    dropped: Sequence[bool],
+    share: Callable[[PackLayout], PackLayout] | None = None,
+) -> Prepared:
+    """Encodes frames and captions. Samples that are `dropped` lose their text (for guidance).
+
+    `share` says which part of the pack's tokens this rank holds; without one, all.
+    """
     if batch.frames is None:
         raise ValueError("this trainer encodes frames; the batch holds none")
     kept = ["" if drop else caption for caption, drop in zip(batch.captions, dropped, strict=True)]
@@ -37,6 +45,10 @@ def prepare(batch: Batch, encoding: Encoding, dropped: Sequence[bool]) -> Prepar
     if clean.shape[0] != batch.num_tokens:
         raise ValueError(f"the plan says {batch.num_tokens} tokens, encoding {clean.shape[0]}")
     mask = None if batch.loss_mask is None else batch.loss_mask.to(encoding.device)
+    if share is not None:
+        layout = share(layout)
+        clean = clean.index_select(0, layout.index)
+        mask = None if mask is None else mask.index_select(0, layout.index)
     return Prepared(clean, text, layout, batch.sample_ids, mask)
 
 
@@ -80,8 +92,9 @@ def add_gradients(
 ) -> float:
     """Adds the gradients of the loss of `packs` to the network's parameters; returns the loss.
 
-    The loss is the mean over the `num_tokens` that count in all packs together, so several packs
-    give what one pack of all their samples would. One pack at a time is in memory.
+    The loss is the mean over the `num_tokens` that count in all packs together, those of other
+    ranks too, so several packs give what one pack of all their samples would. Over ranks loss and
+    gradients are this rank's share: their sums are the whole. One pack at a time is in memory.
     """
     total = 0.0
     for prepared in packs:

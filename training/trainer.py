@@ -9,6 +9,7 @@ kernels add.
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -28,12 +29,13 @@ from models.initialize import initialize
 from models.objectives.loss import Objective
 from models.text.choose import make_text_encoder
 from models.tokenizers.base import mean_psnr_db
+from models.tokenizers.load import load_tokenizer
 from parallel import checkpoint
 from parallel.ema_snapshots import save_snapshot
 from parallel.topology import Topology
 from training.config import TrainConfig
 from training.ema import EMA, PowerEMA
-from training.metrics import Metrics
+from training.metrics import Metrics, NoMetrics
 from training.optimizer import (
     expected_tensors,
     learning_rate,
@@ -42,6 +44,7 @@ from training.optimizer import (
     optimizer_tensors,
 )
 from training.progress import RunProgress
+from training.ranks import Ranks
 from training.run_folder import RunFolder
 from training.setup import check_reach, compression_of, get_tokenizer, make_spec
 from training.step import Prepared, add_gradients, drop_text, num_loss_tokens, prepare
@@ -62,10 +65,10 @@ class Trainer:
     def __init__(
         self, config: TrainConfig, config_yaml: str, topology: Topology, console: Console
     ) -> None:
-        if topology.world_size > 1:
+        if config.packs_per_step % topology.dp:
             raise ConfigError(
-                f"{topology.world_size} processes were started; this version pretrains with one: "
-                "run `vfm pretrain` without torchrun, or with --nproc-per-node 1"
+                f"packs_per_step={config.packs_per_step} cannot be shared out among "
+                f"{topology.dp} data-parallel ranks: give a multiple of {topology.dp}"
             )
         self.config, self.config_yaml, self.console = config, config_yaml, console
         self.device = choose_device(config.device)
@@ -73,7 +76,15 @@ class Trainer:
         self.resume_from = self.folder.resume_point(config)
         compression = compression_of(config, self.resume_from)
         self.objective = Objective(config.objective)
-        self.loader = PackedLoader(config.data, compression, split="train")
+        self.ranks = Ranks.join(topology, config.parallel, self.device)
+        self.loader = PackedLoader(
+            config.data,
+            compression,
+            split="train",
+            dp_rank=topology.dp_rank,
+            dp_size=topology.dp,
+            peers=self.ranks.peers,
+        )
         check_reach(config.model, self.loader)
         # Kept for the whole run, so that held-out windows are decoded once.
         self.held_out = PackedLoader(config.data, compression, split="val")
@@ -90,8 +101,10 @@ class Trainer:
 
         Raises `KeyboardInterrupt` where it was stopped before that.
         """
+        # Once rank 0 writes, nobody may still look for the checkpoint to go on from.
+        self.ranks.wait()
         with (
-            self.folder.lock(self.resume_from),
+            self.folder.lock(self.resume_from) if self.ranks.first else nullcontext(),
             self.loader,
             self.held_out,
             RunProgress(self.console) as self.progress,
@@ -100,10 +113,11 @@ class Trainer:
             try:
                 on_start()
                 self._build()
-                if not self.num_held_out:
+                if self.ranks.first and not self.num_held_out:
                     self.progress.note(self._nothing_held_out())
-                if self.step == 0:
+                if self.step == 0 and self.ranks.first:
                     self._first_look()
+                self.ranks.wait()
                 with self.stop.signals(self.console):
                     self._loop()
             finally:
@@ -112,6 +126,8 @@ class Trainer:
             raise KeyboardInterrupt
 
     def _open_metrics(self) -> Metrics:
+        if not self.ranks.first:
+            return NoMetrics()
         step = checkpoint.read_state(self.resume_from)["step"] if self.resume_from else -1
         return Metrics(self.folder.path, self.config.wandb, asdict(self.config), step)
 
@@ -125,13 +141,18 @@ class Trainer:
         config = self.config
         if self.resume_from is None and config.tokenizer.path is None:
             self.progress.note(f"fitting the tokenizer, {config.tokenizer.fit_steps} steps")
-        with self.progress.task("tokenizer", config.tokenizer.fit_steps) as on_step:
-            tokenizer = get_tokenizer(
-                config, self.folder.tokenizer, self.resume_from, self.device, on_step
-            )
+        if self.ranks.first:
+            with self.progress.task("tokenizer", config.tokenizer.fit_steps) as on_step:
+                tokenizer = get_tokenizer(
+                    config, self.folder.tokenizer, self.resume_from, self.device, on_step
+                )
+        self.ranks.wait()
+        if not self.ranks.first:
+            kept = self.resume_from / "tokenizer" if self.resume_from else self.folder.tokenizer
+            tokenizer = load_tokenizer(kept, self.device)
         self.spec = make_spec(config, self.loader)
         self.encoding = self.spec.encoding(tokenizer, self.device, self.text)
-        self.network = self.spec.network(self.encoding)
+        self.network = self.spec.network(self.encoding, self.ranks.attention(config.model))
         initialize(self.network, config.seed)
         self.averaged = self.spec.network(self.encoding).eval().requires_grad_(False)
         self.parameters = dict(self.network.named_parameters())
@@ -168,15 +189,17 @@ class Trainer:
         self._validate()
 
     def _loop(self) -> None:
-        config = self.config
-        packs = iter(self.loader)
+        config, asked = self.config, self._agree_to_stop()
+        packs, per_rank = iter(self.loader), config.packs_per_step // self.ranks.topology.dp
         with self.progress.training(self.step, config.steps) as report:
-            while self.step < config.steps and not self.stop.asked:
+            while self.step < config.steps and not asked:
                 began = time.perf_counter()
-                batches = list(islice(packs, config.packs_per_step))
+                batches = list(islice(packs, per_rank))
                 loss, grad_norm, lr = self._step(batches)
+                num_tokens, num_samples = self._whole(
+                    sum(b.num_tokens for b in batches), sum(b.num_samples for b in batches)
+                )
                 self.step += 1
-                num_tokens = sum(b.num_tokens for b in batches)
                 tokens_per_s = num_tokens / (time.perf_counter() - began)
                 self.metrics.log(
                     self.step,
@@ -184,14 +207,31 @@ class Trainer:
                     grad_norm=grad_norm,
                     lr=lr,
                     num_tokens=num_tokens,
-                    num_samples=sum(b.num_samples for b in batches),
+                    num_samples=num_samples,
                     tokens_per_s=round(tokens_per_s, 1),
+                    **self._traffic(),
                 )
                 report(self.step, loss, tokens_per_s)
                 self._periodically()
+                asked = self._agree_to_stop()
             # Whenever the wish to stop came, no step that was done is lost.
-            if self.saved_step < self.step:
+            if self.ranks.first and self.saved_step < self.step:
                 self._save()
+
+    def _agree_to_stop(self) -> bool:
+        """Ranks hear of a wish to stop at different times, and must stop after the same step."""
+        (asking,) = self.ranks.total([float(self.stop.asked)], per_pack=False)
+        return asking > 0
+
+    def _whole(self, *counts: int) -> list[int]:
+        """What is counted in this rank's packs, over those of all ranks."""
+        return [round(n) for n in self.ranks.total([float(n) for n in counts], per_pack=True)]
+
+    def _traffic(self) -> dict[str, Any]:
+        traffic = self.ranks.traffic
+        sent = {name: num_bytes for name, (_, num_bytes) in traffic.by_name().items()}
+        traffic.clear()
+        return {"sent_bytes": sent} if self.config.parallel.log_traffic else {}
 
     def _step(self, batches: list[Batch]) -> tuple[float, float, float]:
         """One optimizer step: loss before it, gradient norm before clipping, learning rate."""
@@ -200,11 +240,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.zero_grad(set_to_none=True)
+        (num_tokens,) = self._whole(num_loss_tokens(batches))
         loss = add_gradients(
             self.network,
             self.objective,
             (self._prepare(batch) for batch in batches),
-            num_tokens=num_loss_tokens(batches),
+            num_tokens=num_tokens,
             seed=config.seed,
             step=step,
             autocast=self._autocast(),
@@ -214,6 +255,8 @@ class Trainer:
             # must not depend on when it first had one.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        self.ranks.add_up([p.grad for p in self.network.parameters() if p.grad is not None])
+        (loss,) = self.ranks.total([loss], per_pack=False)
         grad_norm = float(
             torch.nn.utils.clip_grad_norm_(
                 self.network.parameters(), config.optimizer.clip_grad_norm
@@ -235,13 +278,18 @@ class Trainer:
     def _prepare(self, batch: Batch) -> Prepared:
         config = self.config
         dropped = drop_text(config.seed, self.step, batch.sample_ids, config.text_dropout)
-        return prepare(batch, self.encoding, dropped)
+        return prepare(batch, self.encoding, dropped, self.ranks.share(config.model))
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.precision == "bf16"
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
 
     def _periodically(self) -> None:
+        if self.ranks.first:
+            self._look_and_save()
+        self.ranks.wait()
+
+    def _look_and_save(self) -> None:
         config, last = self.config, self.step == self.config.steps
         if last or self.step % config.validation.every == 0:
             self._validate()

@@ -15,6 +15,8 @@ examples:
   vfm pretrain data.path=curated output=run experiment=demo
   vfm pretrain data.path=curated output=run model=dit_b steps=100000 optimizer.lr=2e-4
   vfm pretrain data.path=curated output=run data.size=[512,288] data.num_frames=[1,33] dry_run=true
+  torchrun --nproc-per-node 4 --no-python vfm pretrain data.path=curated output=run \
+      packs_per_step=2 parallel.ring=2
   vfm config pretrain experiment=demo
 """
 
@@ -42,9 +44,14 @@ def run(argv: list[str]) -> int:
     from parallel.topology import Topology
     from training.trainer import Trainer
 
-    trainer = Trainer(loaded.config, loaded.yaml, Topology.from_environment(), Console())
+    parallel = loaded.config.parallel
+    topology = Topology.from_environment(ulysses=parallel.ulysses, ring=parallel.ring)
+    first = topology.rank == 0
+    trainer = Trainer(loaded.config, loaded.yaml, topology, Console(quiet=not first))
     if loaded.dry_run:
-        return show_plan(loaded, trainer.plan())
-    trainer.run(on_start=partial(begin, loaded, Path(loaded.config.output)))
-    print(f"trained to step {loaded.config.steps}: {loaded.config.output}")
+        return show_plan(loaded, trainer.plan()) if first else 0
+    on_start = partial(begin, loaded, Path(loaded.config.output))
+    trainer.run(on_start=on_start if first else lambda: None)
+    if first:
+        print(f"trained to step {loaded.config.steps}: {loaded.config.output}")
     return 0

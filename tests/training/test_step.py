@@ -163,8 +163,8 @@ def test_a_step_of_the_trainer(make_config, monkeypatch):
     seen, norms = [], []
     inner_prepare, inner_step = prepare, trainer_module.Trainer._step
 
-    def spying(batch, encoding, dropped):
-        seen.append((batch, dropped, inner_prepare(batch, encoding, dropped)))
+    def spying(batch, encoding, dropped, share):
+        seen.append((batch, dropped, inner_prepare(batch, encoding, dropped, share)))
         return seen[-1][2]
 
     def checked(self, batches):
