@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from rich.console import Console
 
 from cli.schema import plain
 from common.errors import ConfigError, DataError
@@ -22,7 +21,6 @@ from inference.loading import load_generator
 from models.objectives.config import ObjectiveConfig
 from models.objectives.loss import Objective
 from parallel import checkpoint
-from parallel.topology import Topology
 from tests.training.runs import train
 from training.config import (
     OptimizerConfig,
@@ -32,7 +30,7 @@ from training.config import (
     WandbConfig,
 )
 from training.metrics import read_metrics
-from training.trainer import Trainer, TrainingError
+from training.trainer import TrainingError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -238,11 +236,6 @@ def test_a_loss_that_is_not_finite_stops_with_advice(make_config, monkeypatch):
         train(make_config())
 
 
-def test_several_processes_are_refused(make_config):
-    with pytest.raises(ConfigError, match="2 processes were started"):
-        Trainer(make_config(), "", Topology(rank=0, world_size=2, dp=2), Console(quiet=True))
-
-
 def test_wandb_offline_holds_the_curve(make_config):
     pytest.importorskip("wandb")
     config = make_config(
@@ -251,8 +244,14 @@ def test_wandb_offline_holds_the_curve(make_config):
     run = train(config)
     (folder,) = (run / "wandb").glob("offline-run-*")
     (log,) = folder.glob("*.wandb")
-    content = log.read_bytes()
-    assert b"val_per_sigma" in content and b"grad_norm" in content
+    # W&B writes in a process of its own, which a busy machine lets wait.
+    for _ in range(600):
+        content = log.read_bytes()
+        if b"val_per_sigma" in content and b"grad_norm" in content:
+            break
+        time.sleep(0.1)
+    else:
+        raise AssertionError(f"{log} holds no curve, but {len(content)} bytes")
     assert list(folder.glob("files/media/videos/samples/*.mp4"))
 
 
