@@ -29,6 +29,8 @@ _DENSE = 0.15
 _GATE = 0.01
 """Share of the picture with dense strokes that stay, from which on text is looked for."""
 _GRID = (64, 36)
+_NOTHING = bytes(_GRID[0] * _GRID[1] // 8)
+"""A grid of bits without a cell; one for all, since most pictures show no text."""
 _MOST_OF_TIME = 0.75
 _ALWAYS = 0.9
 _CORNER = 0.3
@@ -110,7 +112,7 @@ class Overlay(Measure):
         if finder is None:
             return None
         if share < _GATE:
-            return _packed(np.zeros(_GRID[::-1], np.uint8))
+            return _NOTHING
         if self._found is None or self._found[0] < since_us:
             self._found = (picture.pts_us, _packed(finder.find(picture.bgr)))
         return self._found[1]
@@ -138,8 +140,8 @@ class Overlay(Measure):
 
 def _packed(mask: np.ndarray) -> bytes:
     """`uint8 [H, W]` of 0 and 1 as bits: the cells of a grid that are at least half covered."""
-    cells = cv2.resize(mask * np.uint8(255), _GRID, interpolation=cv2.INTER_AREA)
-    return np.packbits(cells >= 128).tobytes()
+    cells = cv2.resize(mask * np.uint8(255), _GRID, interpolation=cv2.INTER_AREA) >= 128
+    return np.packbits(cells).tobytes() if cells.any() else _NOTHING
 
 
 def _unpacked(cells: bytes) -> np.ndarray:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from common.errors import MediaError
@@ -19,7 +18,7 @@ from common.planes import luma_of, shown_luma, small_picture
 from common.storage import write_atomic
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
 from curation.machine import writing_to
-from curation.measures.base import Picture, as_score, within
+from curation.measures.base import Picture, as_score
 from curation.scores import (
     BITS,
     LIGHT,
@@ -33,8 +32,7 @@ from curation.scores import (
 from curation.shots import shot_finder, split_spans
 from curation.sources import SourceFile, clip_id_of, unchanged
 from curation.stage import Failure, Resources, Stage
-
-_SHORTEST_THUMBNAIL_GAP_US = 100_000
+from curation.stages.strip import Strip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +87,7 @@ class Refused(MediaError):
 
 
 class Analyse(Stage[SourceFile, Analysis]):
-    """Streams: memory holds reduced thumbnails and numbers, never a whole video."""
+    """Streams: memory holds numbers and what measures need of the last minute."""
 
     name = "analyse"
     version = 7
@@ -135,18 +133,23 @@ class Analyse(Stage[SourceFile, Analysis]):
         now = self.measured
         stale = [name for name in MEASURES if not known or known.measured.get(name) != now[name]]
         damaged = known is not None and known.num_errors > 0
-        with unchanged(item.path, item.state):
-            seen = self._decode(item, stale, 1 if damaged else self._analysis.threads)
-            if seen.health.num_errors and self._analysis.threads != 1 and not damaged:
-                # What a decoder makes of damage depends on its threads.
-                seen = self._decode(item, stale, 1)
-        with _lost_with(seen.info.duration_s):
-            if known is None:
-                return [self._judge(item, seen, now)]
-            clips = [self._measured_again(clip, seen, stale) for clip in known.clips]
-            return [replace(known, clips=clips, measured=now)]
+        with Strip(self._analysis.thumbnail_px, self._thumbnails) as strip:
+            with unchanged(item.path, item.state):
+                threads = 1 if damaged else self._analysis.threads
+                seen = self._decode(item, stale, strip, threads)
+                if seen.health.num_errors and self._analysis.threads != 1 and not damaged:
+                    # What a decoder makes of damage depends on its threads.
+                    strip.clear()
+                    seen = self._decode(item, stale, strip, 1)
+            with _lost_with(seen.info.duration_s):
+                if known is None:
+                    return [self._judge(item, seen, strip, now)]
+                clips = [self._measured_again(clip, seen, stale) for clip in known.clips]
+                return [replace(known, clips=clips, measured=now)]
 
-    def _decode(self, item: SourceFile, only: Collection[str], num_threads: int) -> "_Seen":
+    def _decode(
+        self, item: SourceFile, only: Collection[str], strip: Strip, num_threads: int
+    ) -> "_Seen":
         with VideoReader(item.path, num_threads=num_threads) as reader:
             info = reader.info
             if min(info.width, info.height) < self._min_side_px:
@@ -156,14 +159,13 @@ class Analyse(Stage[SourceFile, Analysis]):
                     info.duration_s,
                 )
             with _lost_with(info.duration_s):
-                return self._watch(reader, only)
+                return self._watch(reader, only, strip)
 
-    def _watch(self, reader: VideoReader, only: Collection[str]) -> "_Seen":
+    def _watch(self, reader: VideoReader, only: Collection[str], strip: Strip) -> "_Seen":
         info = reader.info
         size = reduced_size(info.width, info.height, self._analysis.width_px)
         finder = shot_finder(self._shots, fps=info.fps)
         scorer = FrameScorer(self._analysis, only)
-        strip = _Strip(self._analysis.thumbnail_px, gap_us=self._max_clip_us // 4)
         starts = array("q")
         end_us = 0
         for frame in reader.frames():
@@ -191,11 +193,12 @@ class Analyse(Stage[SourceFile, Analysis]):
             end_us=end_us,
             boundaries_us=finder.boundaries(),
             scorer=scorer,
-            strip=strip,
             sizes=reader.sizes,
         )
 
-    def _judge(self, item: SourceFile, seen: "_Seen", measured: dict[str, str]) -> Analysis:
+    def _judge(
+        self, item: SourceFile, seen: "_Seen", strip: Strip, measured: dict[str, str]
+    ) -> Analysis:
         info, stamps, end_us = seen.info, seen.starts_us, seen.end_us
         if len(stamps) < 2:
             raise Refused(
@@ -221,7 +224,7 @@ class Analyse(Stage[SourceFile, Analysis]):
         clips = [self._clip(item.content_id, seen, *span) for span in spans]
         with writing_to(self._thumbnails):
             for clip in clips:
-                jpeg = seen.strip.nearest(clip.start_us, clip.end_us)
+                jpeg = strip.nearest(clip.start_us, clip.end_us)
                 if jpeg is not None:
                     write_atomic(self._thumbnails / f"{clip.clip_id}.jpg", jpeg)
         return Analysis(
@@ -336,43 +339,6 @@ def _rest(spans: list[tuple[int, int]], duration_us: int) -> list[tuple[int, int
     return holes
 
 
-class _Strip:
-    """Thumbnails of sampled frames as JPEG, thinned out as a video grows long."""
-
-    def __init__(self, width_px: int, *, gap_us: int) -> None:
-        self._width_px = width_px
-        self._gap_us = max(gap_us, _SHORTEST_THUMBNAIL_GAP_US)
-        self._jpegs: list[tuple[int, bytes]] = []
-        """With their times, rising."""
-        self._limit = 512
-
-    def feed(self, pts_us: int, bgr: np.ndarray) -> None:
-        height, width = bgr.shape[:2]
-        scale = self._width_px / width
-        if scale < 1:
-            size = (self._width_px, max(1, round(height * scale)))
-            bgr = cv2.resize(bgr, size, interpolation=cv2.INTER_AREA)
-        jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
-        self._jpegs.append((pts_us, jpeg))
-        if len(self._jpegs) > self._limit:
-            self._thin()
-
-    def nearest(self, start_us: int, end_us: int) -> bytes | None:
-        """The picture nearest to the middle of a span, if there is one in it."""
-        middle_us = (start_us + end_us) // 2
-        inside = within(self._jpegs, start_us, end_us)
-        return min(inside, key=lambda entry: abs(entry[0] - middle_us))[1] if inside else None
-
-    def _thin(self) -> None:
-        """Drops pictures that have a nearer neighbour than the gap, oldest first."""
-        kept: list[tuple[int, bytes]] = []
-        for at, jpeg in self._jpegs:
-            if not kept or at - kept[-1][0] >= self._gap_us:
-                kept.append((at, jpeg))
-        self._jpegs = kept
-        self._limit = 2 * max(len(kept), 256)
-
-
 @dataclass(kw_only=True)
 class _Seen:
     """What one decode of a source gave."""
@@ -384,5 +350,4 @@ class _Seen:
     end_us: int
     boundaries_us: list[tuple[int, int]]
     scorer: FrameScorer
-    strip: _Strip
     sizes: CodedSizes | None
