@@ -1,8 +1,9 @@
 """Files in unusual containers, curated from end to end: several streams, MPEG-TS, a start that is
-not zero, an edit list, hidden files. Other forms: `test_run` (rotation, variable frame rate) and
-`tests/common/test_media` (non-square pixels, odd sizes). One process, no network, no GPU.
+not zero, an edit list, odd sizes, hidden files. Other forms: `test_run` (rotation, variable frame
+rate) and `tests/common/test_media` (codecs, depths). One process, no network, no GPU.
 """
 
+import tarfile
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -148,3 +149,26 @@ def test_high_dynamic_range_is_named(tmp_path: Path, transfer: str, note: str) -
     with VideoReader(path) as reader:
         assert reader.info.pix_fmt == "yuv420p10le"
         assert reader.info.notes == note
+
+
+def test_odd_sizes_and_oblong_pixels_are_curated(tmp_path: Path) -> None:
+    footage.write(
+        tmp_path / "in" / "a.mp4",
+        footage.shot(4, 30, size=(257, 145)),
+        pix_fmt="yuv444p",
+        pixel_aspect=Fraction(4, 3),
+    )
+    result = _curate(tmp_path)
+    assert (result.exit_code, result.summary["clips_kept"]) == (0, 1)
+    (row,) = _rows(tmp_path, "clips")
+    assert (row["width"], row["height"], row["num_frames"]) == (343, 145, 30)
+    assert (row["start_s"], row["end_s"]) == (0.0, pytest.approx(1.5))
+    (tar,) = (tmp_path / "out" / "shards").rglob("*.tar")
+    with tarfile.open(tar) as members:
+        (name,) = [name for name in members.getnames() if name.endswith(".mp4")]
+        video = members.extractfile(name)
+        assert video is not None
+        with VideoReader(video.read()) as reader:
+            assert (reader.info.width, reader.info.height) == (342, 144)
+            times = [frame.pts_s for frame in reader.frames()]
+    assert times == pytest.approx(np.arange(30) / 20, abs=1e-3)
