@@ -24,20 +24,19 @@ class BytePeers:
     def all_gather(self, part: bytes) -> list[bytes]:
         """The parts of all ranks in their order. Raises `CollectiveError` where a peer is gone."""
         try:
-            lengths = torch.empty(self.size, dtype=torch.int64)
-            dist.all_gather_into_tensor(lengths, torch.tensor([len(part)]), group=self._group)
-            longest = int(lengths.max())
+            lengths = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(lengths, torch.tensor([len(part)]), group=self._group)
+            longest = max(int(n) for n in lengths)
             mine = torch.zeros(longest, dtype=torch.uint8)
             if part:  # A pack may have fewer samples than the group has ranks.
                 mine[: len(part)] = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-            every = torch.empty(self.size * longest, dtype=torch.uint8)
-            dist.all_gather_into_tensor(every, mine, group=self._group)
+            every = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+            dist.all_gather(every, mine, group=self._group)
         except RuntimeError as error:
             raise CollectiveError(
                 f"rank {self.rank} of {self.size} shares a pack and a peer does not answer: {error}"
             ) from error
         if self._traffic is not None:
-            num_bytes = (self.size - 1) * (lengths.element_size() + longest)
+            num_bytes = (self.size - 1) * (lengths[0].element_size() + longest)
             self._traffic.record("loader", "all_gather", num_bytes)
-        rows = every.view(self.size, longest).numpy()
-        return [row[:n].tobytes() for row, n in zip(rows, lengths.tolist(), strict=True)]
+        return [row[: int(n)].numpy().tobytes() for row, n in zip(every, lengths, strict=True)]
