@@ -227,6 +227,8 @@ def test_hand_labels_survive_and_are_saved(
     page.keyboard.press("k")  # Once more takes it back.
     bar = page.locator(".label-bar")
     expect(bar).to_contain_text("3 labelled by hand: 2 to keep, 1 to reject.")
+    page.wait_for_function("Object.values(localStorage).some((kept) => kept.length > 30)")
+    page.wait_for_timeout(500)  # Chromium writes storage of files behind the page's back.
     page.reload()
     expect(bar).to_contain_text("3 labelled by hand")
     page.locator('.chips button[data-label="Labelled by hand"]').click()
