@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -66,6 +67,19 @@ def _runs(lens_q: tuple[int, ...], lens_k: tuple[int, ...]) -> tuple[Run, ...]:
 
 Layout = Dense | Packed
 Attention = Callable[[Tensor, Tensor, Tensor, Layout], Tensor]
+T = TypeVar("T")
+
+
+def per_layer(attention: T | list[T], num_layers: int) -> list[T]:
+    """What each layer attends with, of one for all layers or one for each.
+
+    Raises `ValueError` for a list of another length.
+    """
+    if not isinstance(attention, list):
+        return [attention] * num_layers
+    if len(attention) != num_layers:
+        raise ValueError(f"{len(attention)} attentions were given for {num_layers} layers")
+    return attention
 
 
 def local_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

@@ -29,6 +29,15 @@ def check_sizes(config: Any, name: str) -> None:
         raise ConfigError(f"model.{name} must be three positive sizes, got {sizes}")
 
 
+def check_ffn_size(config: Any) -> None:
+    """Raises `ConfigError` where `mlp_ratio` leaves an MLP of no feature."""
+    if config.ffn_size < 1:
+        raise ConfigError(
+            f"model.mlp_ratio={config.mlp_ratio} of model.hidden_size={config.hidden_size} leaves "
+            "the MLP no feature"
+        )
+
+
 def check_head_dim(config: Any, *, rotary: bool = True) -> None:
     """Raises `ConfigError` where `hidden_size` does not divide into heads, or into such as 3D
     rotary positions can turn."""

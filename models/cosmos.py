@@ -7,15 +7,20 @@ reads the bare sinusoid of the timestep, and its shared vector comes from an MLP
 Legend: n samples, N tokens, L text tokens, h hidden size, p patch features.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.attention import Attention, local_attention
-from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
+from models.attention import Attention, local_attention, per_layer
+from models.checks import (
+    check_at_least,
+    check_ffn_size,
+    check_head_dim,
+    check_positive,
+    check_sizes,
+)
 from models.conditioning import with_null
 from models.dit import DiTBlock
 from models.layers import MLP, Linears, PlainLinears, RMSNorm
@@ -57,6 +62,11 @@ class CosmosConfig:
         check_sizes(self, "patch")
         check_sizes(self, "max_grid")
         check_head_dim(self)
+        check_ffn_size(self)
+
+    @property
+    def ffn_size(self) -> int:
+        return int(self.hidden_size * self.mlp_ratio)
 
     @property
     def patch_volume(self) -> int:
@@ -95,13 +105,13 @@ class Cosmos(nn.Module):
         self,
         config: CosmosConfig,
         *,
-        attention: Attention | Sequence[Attention] = local_attention,
+        attention: Attention | list[Attention] = local_attention,
         linears: Linears | None = None,
     ) -> None:
         super().__init__()
         linears = linears or PlainLinears()
         h = config.hidden_size
-        per_layer = [attention] * config.num_layers if callable(attention) else attention
+        attentions = per_layer(attention, config.num_layers)
         self.config = config
         channels = config.channels_in + config.padding_mask
         self.embed = linears.replicated(channels * config.patch_volume, h, bias=False)
@@ -116,8 +126,8 @@ class Cosmos(nn.Module):
         cross = replace(heads, dim_kv=config.text_dim)
         self.blocks = nn.ModuleDict()
         for i in range(config.num_layers):
-            mlp = MLP(h, int(h * config.mlp_ratio), linears, exact_gelu=True)
-            block = DiTBlock(heads, cross, mlp, config.adaln_rank, per_layer[i], linears)
+            mlp = MLP(h, config.ffn_size, linears, exact_gelu=True)
+            block = DiTBlock(heads, cross, mlp, config.adaln_rank, attentions[i], linears)
             self.blocks[str(i)] = block
         size = config.channels_out * config.patch_volume
         self.final = FinalLayer(h, size, linears, config.adaln_rank, bias=False)

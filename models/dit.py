@@ -11,9 +11,14 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from common.errors import ConfigError
-from models.attention import Attention, local_attention
-from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
+from models.attention import Attention, local_attention, per_layer
+from models.checks import (
+    check_at_least,
+    check_ffn_size,
+    check_head_dim,
+    check_positive,
+    check_sizes,
+)
 from models.conditioning import ClassConditioning, NullText, SampleConditioning, TextConditioning
 from models.flops import Widths
 from models.layers import MLP, Linears, PlainLinears
@@ -62,11 +67,7 @@ class DiTConfig:
         check_sizes(self, "patch")
         check_sizes(self, "max_grid")
         check_head_dim(self)
-        if self.ffn_size < 1:
-            raise ConfigError(
-                f"model.mlp_ratio={self.mlp_ratio} of model.hidden_size={self.hidden_size} leaves "
-                "the MLP no feature"
-            )
+        check_ffn_size(self)
 
     @property
     def patch_size(self) -> Patch:
@@ -168,7 +169,7 @@ class DiT(nn.Module):
         super().__init__()
         linears = linears or PlainLinears()
         h = config.hidden_size
-        per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
+        attentions = per_layer(attention, config.num_layers)
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
         if config.num_classes:
@@ -192,7 +193,7 @@ class DiT(nn.Module):
         self.blocks = nn.ModuleDict()
         for i in range(config.num_layers):
             mlp = MLP(h, config.ffn_size, linears)
-            block = DiTBlock(heads, cross, mlp, config.adaln_rank, per_layer[i], linears)
+            block = DiTBlock(heads, cross, mlp, config.adaln_rank, attentions[i], linears)
             self.blocks[str(i)] = block
         self.final = FinalLayer(h, token_dim, linears, config.adaln_rank)
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.attention import Attention, local_attention
+from models.attention import Attention, local_attention, per_layer
 from models.checks import check_at_least, check_head_dim, check_positive
 from models.conditioning import SCALAR_FEATURES, ClassConditioning
 from models.dit import DiTBlock
@@ -67,7 +67,7 @@ class ImageDiT(nn.Module):
         super().__init__()
         linears = linears or PlainLinears()
         h = config.hidden_size
-        per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
+        attentions = per_layer(attention, config.num_layers)
         self.config = config
         self.embed = linears.replicated(config.channels_in * config.patch_px**2, h, bias=True)
         self.time = nn.ModuleList(
@@ -82,7 +82,7 @@ class ImageDiT(nn.Module):
         self.blocks = nn.ModuleDict()
         for i in range(config.num_layers):
             mlp = MLP(h, 4 * h, linears, bias=True)
-            self.blocks[str(i)] = DiTBlock(heads, None, mlp, 0, per_layer[i], linears, norm)
+            self.blocks[str(i)] = DiTBlock(heads, None, mlp, 0, attentions[i], linears, norm)
         self.final = FinalLayer(h, config.channels_out * config.patch_px**2, linears)
 
     def forward(self, x: Tensor, timestep: Tensor, labels: Tensor, layout: PackLayout) -> Tensor:

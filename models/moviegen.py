@@ -14,7 +14,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from models.attention import Attention, local_attention
+from models.attention import Attention, local_attention, per_layer
 from models.checks import check_at_least, check_head_dim, check_sizes
 from models.conditioning import NullText, SampleConditioning, TextConditioning
 from models.flops import Widths
@@ -130,7 +130,7 @@ class MovieGen(nn.Module):
         super().__init__()
         linears = linears or PlainLinears()
         h = config.hidden_size
-        per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
+        attentions = per_layer(attention, config.num_layers)
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
         self.text = TextConditioning(text_dim, None, linears, null=config.null_text)
@@ -138,7 +138,7 @@ class MovieGen(nn.Module):
         self.learned_positions = LearnedPositions3D(config.max_grid, h)
         self.blocks = nn.ModuleDict(
             {
-                str(i): MovieGenBlock(config, text_dim, per_layer[i], linears)
+                str(i): MovieGenBlock(config, text_dim, attentions[i], linears)
                 for i in range(config.num_layers)
             }
         )

@@ -18,8 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import ConfigError
-from models.attention import Attention, local_attention
-from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
+from models.attention import Attention, local_attention, per_layer
+from models.checks import (
+    check_at_least,
+    check_ffn_size,
+    check_head_dim,
+    check_positive,
+    check_sizes,
+)
 from models.conditioning import NullText, SampleConditioning, TextConditioning
 from models.flops import Widths
 from models.layers import MLP, Linears, PlainLinears
@@ -69,6 +75,7 @@ class STDiTConfig:
             check_positive(self, name)
         check_sizes(self, "patch")
         check_head_dim(self)
+        check_ffn_size(self)
         unknown = [name for name in self.sublayers if name not in SUBLAYERS]
         if unknown or not self.sublayers:
             raise ConfigError(
@@ -85,12 +92,16 @@ class STDiTConfig:
     def patch_size(self) -> Patch:
         return patch_of(self.patch)
 
+    @property
+    def ffn_size(self) -> int:
+        return int(self.hidden_size * self.mlp_ratio)
+
     def widths(self, text_dim: int) -> Widths:
         """For `models.flops.count_flops`."""
         sublayers = self.of_network()
         return Widths(
             hidden_size=self.hidden_size,
-            ffn_size=int(self.hidden_size * self.mlp_ratio),
+            ffn_size=self.ffn_size,
             mlp_matrices=2,
             kv_size=self.hidden_size,
             text_size=self.hidden_size,
@@ -146,7 +157,7 @@ class STDiTBlock(nn.Module):
         self.sublayers = nn.ModuleList()
         for kind in self.kinds:
             if kind == "mlp":
-                made = MLP(h, int(h * config.mlp_ratio), linears)
+                made = MLP(h, config.ffn_size, linears)
             elif kind == "cross":
                 made = CrossAttention(heads, attention[kind], linears)
             else:
@@ -213,7 +224,6 @@ class STDiT(nn.Module):
         super().__init__()
         linears = linears or PlainLinears()
         h = config.hidden_size
-        per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
         self.text = TextConditioning(text_dim, h, linears, null=config.null_text)
@@ -221,7 +231,7 @@ class STDiT(nn.Module):
         self.positions = RotaryPositions3D(h // config.num_heads, base_fps=config.rope_base_fps)
         # A dict keeps each block's name when a pipeline stage holds only some of them.
         self.blocks = nn.ModuleDict()
-        for i, one in enumerate(per_layer):
+        for i, one in enumerate(per_layer(attention, config.num_layers)):
             self.blocks[str(i)] = STDiTBlock(config, i, _by_kind(one), linears)
         self.final = FinalLayer(h, token_dim, linears, config.adaln_rank)
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.attention import Attention, local_attention
+from models.attention import Attention, local_attention, per_layer
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
 from models.conditioning import with_null
 from models.layers import MLP, LayerNorm, Linears, PlainLinears
@@ -99,7 +99,7 @@ class Wan(nn.Module):
         super().__init__()
         linears = linears or PlainLinears()
         h = config.hidden_size
-        per_layer = attention if isinstance(attention, list) else [attention] * config.num_layers
+        attentions = per_layer(attention, config.num_layers)
         self.config = config
         self.embed = linears.replicated(config.token_dim, h, bias=True)
         self.time = nn.ModuleList(
@@ -117,7 +117,7 @@ class Wan(nn.Module):
         )
         self.positions = RotaryPositions3D(h // config.num_heads, base_fps=None)
         self.blocks = nn.ModuleDict(
-            {str(i): WanBlock(config, per_layer[i], linears) for i in range(config.num_layers)}
+            {str(i): WanBlock(config, attentions[i], linears) for i in range(config.num_layers)}
         )
         self.table = nn.Parameter(torch.zeros(2, h))
         self.project = linears.replicated(h, config.token_dim, bias=True)

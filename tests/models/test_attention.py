@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.attention import Dense, Packed, local_attention
+from models.attention import Dense, Packed, local_attention, per_layer
 
 
 def naive(q, k, v):
@@ -49,3 +49,11 @@ def test_wrong_lengths_are_named():
         local_attention(x, x, x, Packed((4,), (5,)))
     with pytest.raises(ValueError, match="2 of q, 1 of k"):
         Packed((1, 2), (3,))
+
+
+def test_one_attention_for_all_layers_or_one_for_each():
+    other = lambda q, k, v, layout: q  # noqa: E731
+    assert per_layer(local_attention, 2) == [local_attention, local_attention]
+    assert per_layer([local_attention, other], 2) == [local_attention, other]
+    with pytest.raises(ValueError, match="2 attentions were given for 3 layers"):
+        per_layer([local_attention, other], 3)

@@ -188,3 +188,8 @@ def test_what_each_kind_of_attention_sees():
 def test_refused(sublayers, message):
     with pytest.raises(ConfigError, match=message):
         STDiTConfig(sublayers=sublayers)
+
+
+def test_an_mlp_of_no_feature_is_refused():
+    with pytest.raises(ConfigError, match="mlp_ratio=0.01 of model.hidden_size=48 leaves"):
+        STDiTConfig(hidden_size=48, num_heads=4, mlp_ratio=0.01)
