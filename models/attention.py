@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,10 +67,9 @@ def _runs(lens_q: tuple[int, ...], lens_k: tuple[int, ...]) -> tuple[Run, ...]:
 
 Layout = Dense | Packed
 Attention = Callable[[Tensor, Tensor, Tensor, Layout], Tensor]
-T = TypeVar("T")
 
 
-def per_layer(attention: T | list[T], num_layers: int) -> list[T]:
+def per_layer(attention: Attention | list[Any], num_layers: int) -> list[Any]:
     """What each layer attends with, of one for all layers or one for each.
 
     Raises `ValueError` for a list of another length.
