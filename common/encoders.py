@@ -3,8 +3,11 @@ distance, and bytes that depend on nothing but the input and the parameters."""
 
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 from av.codec.codec import UnknownCodecError
@@ -125,11 +128,27 @@ class Encoding:
         return options
 
 
-def silence(encoder: Encoder) -> None:
-    """SVT-AV1 writes a page of its settings to stderr for each clip, past all of FFmpeg's log
-    levels; it takes its own from the environment. One that a user has set stays."""
-    if encoder.name == "libsvtav1":
-        os.environ.setdefault("SVT_LOG", "1")  # errors
+@contextmanager
+def tamed(codec: str) -> Iterator[None]:
+    """Around an encoder's opening, which is at its first picture; `codec` as FFmpeg calls it.
+
+    SVT-AV1 writes a page of its settings to stderr for each clip, past all of FFmpeg's log levels;
+    it takes its own from the environment, where one that a user has set stays. Under root it gives
+    its threads, and the one that called it, real-time priority: all that the process starts later
+    would inherit it and starve the machine, so it is taken back.
+    """
+    if codec != "libsvtav1":
+        yield
+        return
+    os.environ.setdefault("SVT_LOG", "1")  # errors
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for thread in (int(entry.name) for entry in Path("/proc/self/task").iterdir()):
+            with suppress(ProcessLookupError):  # It may just have ended.
+                if os.sched_getscheduler(thread) != policy:
+                    os.sched_setscheduler(thread, policy, parameters)
 
 
 @functools.cache
@@ -138,7 +157,6 @@ def check_encoder(encoder: Encoder) -> None:
 
     Raises `ConfigError` that says what is missing.
     """
-    silence(encoder)
     try:
         context = VideoCodecContext.create(encoder.name, "w")
         assert isinstance(context, VideoCodecContext)
@@ -147,7 +165,8 @@ def check_encoder(encoder: Encoder) -> None:
         context.options = Encoding(encoder=encoder, crf=30, preset=encoder.preset).options()
         picture = VideoFrame.from_ndarray(np.full((384, 256), 128, np.uint8), "yuv420p")
         picture.pts = 0
-        context.encode(picture)
+        with tamed(encoder.name):
+            context.encode(picture)
         context.encode(None)
     except (UnknownCodecError, FFmpegError, ValueError) as error:
         nvenc = "an NVIDIA GPU with NVENC (A100 and H100 have none) and its driver"

@@ -14,7 +14,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from common.audio import Sound
-from common.encoders import Encoding, silence
+from common.encoders import Encoding, tamed
 
 _AAC_FRAME = 1024
 _AAC_BITS_PER_S = 64_000
@@ -46,7 +46,6 @@ class VideoWriter:
             str(path), "w", format="mp4", options={"movflags": "+faststart", "fflags": "+bitexact"}
         )
         encoder = encoding.encoder
-        silence(encoder)
         stream = self._container.add_stream(encoder.name, rate=rate, options=encoding.options())
         assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
@@ -77,7 +76,11 @@ class VideoWriter:
         picture.pts, picture.time_base, picture.duration = pts, self._time_base, duration
         picture.pict_type = 0  # else the encoder would copy the source's frame types
         self._durations[pts] = duration
-        self._mux(picture)
+        if self._num_written:
+            self._mux(picture)
+        else:
+            with tamed(self._stream.codec_context.name):
+                self._mux(picture)
         self._num_written += 1
 
     def __exit__(

@@ -12,6 +12,8 @@ import pytest
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from common.encoders import tamed
+
 SIZE = (160, 96)
 FPS = 20
 
@@ -52,7 +54,7 @@ def write(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     height, width = frames.shape[1:3]
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w") as container, tamed(codec):
         stream = container.add_stream(codec, rate=fps, options=options or {"crf": "18", "g": "10"})
         assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt

@@ -6,6 +6,7 @@ One process, no network, no GPU; footage is made here.
 import dataclasses
 import hashlib
 import json
+import os
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ def test_each_codec_gives_the_pictures_at_their_times(
     settings: dict[str, Any] = {"codec": codec, "crf": 8, "threads": 2, "gop_s": 0.5}
     (clip,) = run(tmp_path / "spool", path, [order(0, start, end, 40)], **settings)
     assert isinstance(clip, EncodedClip), clip
+    threads = (int(entry.name) for entry in Path("/proc/self/task").iterdir())
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
     encoded = tmp_path / "spool" / "c0.mp4"
     got, got_times = pictures(encoded)
     assert len(got) == 40
