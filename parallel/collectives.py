@@ -63,7 +63,7 @@ class Channel:
         out = x.new_empty(sum(splits_out))
         kept = splits_in[self.rank]
         self.traffic.record(self.layer, name, (x.numel() - kept) * x.element_size())
-        with self._named(name):
+        with self.named(name):
             dist.all_to_all_single(
                 out, x.contiguous(), list(splits_out), list(splits_in), group=self.group
             )
@@ -89,6 +89,15 @@ class Channel:
         sends = [(world_rank, x) for world_rank, _ in others]
         self._post(sends, [(world_rank, parts[i]) for world_rank, i in others], name)()
         return parts
+
+    def all_reduce(self, x: Tensor, name: str) -> None:
+        """`x` (contiguous) becomes its sum over all ranks, alike on each to the bit."""
+        assert x.is_contiguous()
+        # By reduce-scatter and all-gather, as every backend's large sums go.
+        num_bytes = 2 * x.numel() * x.element_size() * (self.size - 1) // self.size
+        self.traffic.record(self.layer, name, num_bytes)
+        with self.named(name):
+            dist.all_reduce(x, group=self.group)
 
     def agree(self, facts: Mapping[str, int], name: str, device: torch.device) -> None:
         """Raises `CollectiveError` on every rank where ranks differ in `facts`, naming them.
@@ -117,11 +126,11 @@ class Channel:
         def ops(function: Any, pairs: list[tuple[int, Tensor]]) -> list[dist.P2POp]:
             return [dist.P2POp(function, x, peer, self.group) for peer, x in pairs]
 
-        with self._named(name):
+        with self.named(name):
             works = dist.batch_isend_irecv(ops(dist.isend, sends) + ops(dist.irecv, receives))
 
         def wait() -> None:
-            with self._named(name):
+            with self.named(name):
                 for work in works:
                     work.wait()
             # Until here the buffers must live, whatever the caller has dropped.
@@ -130,7 +139,8 @@ class Channel:
         return wait
 
     @contextmanager
-    def _named(self, name: str):
+    def named(self, name: str):
+        """Errors of the backend, within, become a `CollectiveError` that says who, what, where."""
         try:
             yield
         except (RuntimeError, ValueError) as error:

@@ -1,21 +1,22 @@
 """The process groups of a topology, made once and passed to whoever talks."""
 
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
+from typing import Any
 
 import torch.distributed as dist
 
-from parallel.topology import AXES, Topology
+from parallel.topology import AXES, SIZES, Topology
 
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
     """A process group per axis of `topology.AXES`, in the order of the parts along it.
 
-    An axis of size 1 has none: nothing is sent along it. Megatron-Core's modules take groups as
-    arguments, so these serve it as they are; its own `parallel_state` would make them global, and
-    does not know ring and Ulysses as axes of their own beside the group over both.
+    An axis of size 1 has none: nothing is sent along it. They come from Megatron-Core's grid, so
+    its modules take them as they are; its `parallel_state`, which would make them global, stays
+    unused.
     """
 
     topology: Topology
@@ -38,17 +39,23 @@ class Groups:
                 f"the topology is of {topology.world_size} ranks, the default process group "
                 f"of {dist.get_world_size()}"
             )
-        # Ranks of equal groups share one: a second set of connections would bring nothing.
-        made: dict[tuple[int, ...], dist.ProcessGroup] = {}
-        mine: dict[str, dist.ProcessGroup | None] = dict.fromkeys(AXES)
-        for axis in AXES:
-            for ranks in topology.all_groups(axis):
-                if len(ranks) == 1:
-                    continue
-                if ranks not in made:
-                    group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
-                    # A rank outside of it gets a marker, which it keeps only to make none twice.
-                    made[ranks] = cast(dist.ProcessGroup, group)
-                if topology.rank in ranks:
-                    mine[axis] = made[ranks]
+        sizes = {size: getattr(topology, size) for size in SIZES}
+        grid = _grid()(list(sizes.values()), list(sizes))
+        # Axes that span the same ranks share a group: a second would bring more connections only.
+        made: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        mine: dict[str, dist.ProcessGroup | None] = {}
+        for axis, spanned in AXES.items():
+            varying = tuple(size for size in spanned if sizes[size] > 1)
+            if varying and varying not in made:
+                timeout = timedelta(seconds=timeout_s)
+                made[varying] = grid.create_pg(list(varying), timeout=timeout)
+            mine[axis] = made.get(varying)
         return cls(topology=topology, **mine)
+
+
+def _grid() -> Any:
+    with warnings.catch_warnings():
+        # Of packages that Megatron-Core looks for, and that nothing here uses.
+        warnings.simplefilter("ignore")
+        from megatron.core.hyper_comm_grid import HyperCommGrid
+    return HyperCommGrid

@@ -3,9 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 
 from common.errors import ConfigError
+
+SIZES = ("tp", "ulysses", "ring", "dp")
+"""The sizes of a topology, along which ranks count from the fastest to the slowest."""
 
 AXES = {
     "tp": ("tp",),
@@ -102,10 +104,6 @@ class Topology:
         return self.ulysses * self.ring
 
     @property
-    def tp_rank(self) -> int:
-        return self.rank % self.tp
-
-    @property
     def ulysses_rank(self) -> int:
         return self.rank // self.tp % self.ulysses
 
@@ -121,23 +119,13 @@ class Topology:
     def dp_rank(self) -> int:
         return self.rank // (self.tp * self.cp)
 
-    def all_groups(self, axis: str) -> list[tuple[int, ...]]:
-        """Every group of ranks along `axis` (a key of `AXES`), the same list on every rank."""
-        sizes = {"tp": self.tp, "ulysses": self.ulysses, "ring": self.ring, "dp": self.dp}
-        strides, stride = {}, 1
-        for name, size in sizes.items():
-            strides[name] = stride
-            stride *= size
-
-        def offsets(names: list[str]) -> list[int]:
-            # The last factor of a product runs fastest, the first name of `sizes` must.
-            steps = [[i * strides[n] for i in range(sizes[n])] for n in reversed(names)]
-            return [sum(choice) for choice in product(*steps)]
-
-        within = [n for n in sizes if n in AXES[axis]]
-        across = [n for n in sizes if n not in AXES[axis]]
-        return [tuple(base + o for o in offsets(within)) for base in offsets(across)]
-
     def ranks_of(self, axis: str) -> tuple[int, ...]:
-        """The group of this rank along `axis`, in the order of its parts."""
-        return next(group for group in self.all_groups(axis) if self.rank in group)
+        """The group of this rank along `axis` (a key of `AXES`), in the order of its parts."""
+        group, stride = [self.rank], 1
+        for name in SIZES:
+            size = getattr(self, name)
+            if name in AXES[axis]:
+                place = self.rank // stride % size
+                group = [rank + (i - place) * stride for i in range(size) for rank in group]
+            stride *= size
+        return tuple(group)

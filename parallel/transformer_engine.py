@@ -1,8 +1,7 @@
 """TransformerEngine's own context parallelism as one more attention over ranks.
 
 It serves fewer cases than `parallel.context`: each is refused by name before anything is sent.
-Where a length does not divide, TransformerEngine itself rounds it down and says nothing
-(its issue 1930).
+Where a length does not divide, TransformerEngine itself rounds it down and says nothing.
 """
 
 from collections.abc import Sequence

@@ -63,7 +63,7 @@ class Ranks:
     def peers(self) -> BytePeers | None:
         """With whom the loader shares the reading of a pack."""
         cp = None if self.groups is None else self.groups.cp
-        return None if cp is None else BytePeers(cp, self.traffic)
+        return None if cp is None else BytePeers(Channel(cp, self.traffic, "loader"))
 
     def attention(self, config: NetworkConfig) -> Any:
         """What a network of this shape is built with."""
@@ -105,13 +105,11 @@ class Ranks:
         """Each tensor becomes its sum over all ranks, in one collective a type."""
         if self.groups is None:
             return
+        channel = self._everyone("gradients")
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             same = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.reshape(-1) for tensor in same])
-            dist.all_reduce(flat, group=self.groups.dp_cp)
-            num_bytes = 2 * flat.numel() * flat.element_size()
-            world = self.topology.world_size
-            self.traffic.record("gradients", "all_reduce", num_bytes * (world - 1) // world)
+            channel.all_reduce(flat, "all_reduce")
             sizes = [tensor.numel() for tensor in same]
             for tensor, part in zip(same, flat.split(sizes), strict=True):
                 tensor.copy_(part.view_as(tensor))
@@ -121,8 +119,12 @@ class Ranks:
         if self.groups is None:
             return values
         summed = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(summed)
+        self._everyone("numbers").all_reduce(summed, "all_reduce.numbers")
         return (summed / (self.topology.cp if per_pack else 1)).tolist()
+
+    def _everyone(self, layer: str) -> Channel:
+        assert self.groups is not None and self.groups.dp_cp is not None
+        return Channel(self.groups.dp_cp, self.traffic, layer)
 
     def wait(self) -> None:
         """Until every rank is here."""

@@ -21,6 +21,7 @@ from tests.distributed.cases import Case, draw, groups_of, rows_of, run_cases
 
 NUM_CASES = {torch.float64: 250, torch.float32: 100, torch.bfloat16: 100}
 BF16_ROUNDING = 2.0**-8
+"""Of the largest value: of few numbers one process may hit each exactly, by luck."""
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -40,8 +41,7 @@ def test_over_ranks_is_as_in_one_process(worlds, world_size, dtype):
             case torch.float32:
                 limits = [5e-6] * 4
             case _:
-                # Of one case alone a largest error is much a matter of luck.
-                limits = [4 * max(error, BF16_ROUNDING) for error in alone]
+                limits = [2 * max(error, BF16_ROUNDING) for error in alone]
         assert all(e <= n for e, n in zip(ranks, limits, strict=True)), (case, ranks, alone)
         for rank, results in enumerate(by_rank):
             assert results[i].traffic == expected_traffic(case, rank), (case, rank)

@@ -44,7 +44,7 @@ def attend(comm: Comm) -> tuple[float, float, list[float], dict[str, tuple[int, 
     out = attention(here[0], here[1], here[2], layout)
     grads = torch.autograd.grad((out * dout[mine]).sum(), here)
     same = float((out.detach() - alone[mine]).abs().max())
-    error = float((out.double() - exact[mine]).norm() / exact[mine].norm())
+    error = float((out.detach().double() - exact[mine]).norm() / exact[mine].norm())
     errors = [
         float((a.double() - b[mine]).norm() / b[mine].norm())
         for a, b in zip(grads, wanted, strict=True)

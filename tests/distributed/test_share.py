@@ -5,33 +5,37 @@ import os
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
+from parallel.collectives import Channel
 from parallel.peers import BytePeers
 from parallel.traffic import Traffic
 from tests.dataloading.folder import Clip, make_folder
 from tests.distributed.pool import Pool
 
-Report = tuple[list[str], list[tuple[str, int, int]], tuple[int, int], list[int]]
+Report = tuple[list[str], list[tuple[str, int, int]], dict[str, tuple[int, int]], list[int]]
 
 
 class Recorded(BytePeers):
-    """Keeps the longest part of each exchange."""
+    """Keeps the length of this rank's part of each exchange."""
 
     def __init__(self, traffic: Traffic) -> None:
-        super().__init__(None, traffic)
-        self.longest: list[int] = []
+        group = dist.group.WORLD
+        assert group is not None
+        super().__init__(Channel(group, traffic, "loader"))
+        self.lengths: list[int] = []
 
     def all_gather(self, part: bytes) -> list[bytes]:
         parts = super().all_gather(part)
         assert parts[self.rank] == part
-        self.longest.append(max(map(len, parts)))
+        self.lengths.append(len(part))
         return parts
 
 
 def packs(folder: str, share: str | None) -> Report:
-    """Digests of the packs of validation, reads of tars, (calls, bytes) sent, longest parts."""
+    """Digests of the packs of validation, reads of tars, (calls, bytes) sent, lengths of parts."""
     reads: list[tuple[str, int, int]] = []
     pread = os.pread
 
@@ -59,8 +63,7 @@ def packs(folder: str, share: str | None) -> Report:
             ]
     finally:
         os.pread = pread
-    sent = traffic.by_name().get("all_gather", (0, 0))
-    return digests, reads, sent, peers.longest if peers else []
+    return digests, reads, traffic.by_name(), peers.lengths if peers else []
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +87,13 @@ def test_each_byte_is_read_once_and_every_rank_has_every_pack(
     assert set(together) == set(alone)
     loads = [sum(size for _, size, _ in report[1]) for report in reports]
     assert max(loads) < 1.5 * sum(loads) / 4
-    for _, _, (calls, num_bytes), longest in reports:
-        assert calls == len(longest) == len(digests)
-        assert num_bytes == sum(3 * (8 + n) for n in longest)
+    for _, _, sent, lengths in reports:
+        assert len(lengths) == len(digests)
+        assert sent == {
+            "sizes": (len(digests), 3 * 8 * len(digests)),
+            "parts": (len(digests), 3 * sum(lengths)),
+        }
     if share == "compressed":
         # What travels is what was read, and a little said of each sample.
-        read = sum(loads)
-        assert sum(reports[0][3]) * 4 < 1.6 * read
+        assert sum(sum(report[3]) for report in reports) < 1.1 * sum(loads)
     assert Path(together[0][0]).name in ("a.tar", "b.tar")
