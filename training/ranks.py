@@ -6,6 +6,7 @@ bit for bit, since all ranks add up the same gradients and do the same with them
 writes, validates and talks to people.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -121,6 +122,13 @@ class Ranks:
         summed = torch.tensor(values, dtype=torch.float64)
         self._everyone("numbers").all_reduce(summed, "all_reduce.numbers")
         return (summed / (self.topology.cp if per_pack else 1)).tolist()
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank holds, of any length, as JSON can say it."""
+        if self.groups is None:
+            return [value]
+        parts = BytePeers(self._everyone("states")).all_gather(json.dumps(value).encode())
+        return [json.loads(part) for part in parts]
 
     def _everyone(self, layer: str) -> Channel:
         assert self.groups is not None and self.groups.dp_cp is not None

@@ -22,6 +22,7 @@ from common.errors import ConfigError, VfmError
 from common.media import write_video
 from dataloading.batch import Batch
 from dataloading.loader import PackedLoader
+from dataloading.state import merge_skipped
 from inference.generate import VideoShape, generate
 from inference.loading import Generator
 from models.encoding import choose_device
@@ -215,8 +216,8 @@ class Trainer:
                 self._periodically()
                 asked = self._agree_to_stop()
             # Whenever the wish to stop came, no step that was done is lost.
-            if self.ranks.first and self.saved_step < self.step:
-                self._save()
+            if self.saved_step < self.step:
+                self._save(self._loader_state())
 
     def _agree_to_stop(self) -> bool:
         """Ranks hear of a wish to stop at different times, and must stop after the same step."""
@@ -285,11 +286,17 @@ class Trainer:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
 
     def _periodically(self) -> None:
+        saving = self.step % self.config.checkpoint_every == 0
+        # Before the first rank goes about what the others wait long for.
+        loader = self._loader_state() if saving else None
         if self.ranks.first:
-            self._look_and_save()
+            self._look()
+        # Last of all, so that what a checkpoint's step has logged is whole when it is found.
+        if loader is not None:
+            self._save(loader)
         self.ranks.wait()
 
-    def _look_and_save(self) -> None:
+    def _look(self) -> None:
         config, last = self.config, self.step == self.config.steps
         if last or self.step % config.validation.every == 0:
             self._validate()
@@ -298,9 +305,6 @@ class Trainer:
         tracks = self.power_ema.tracks
         if tracks and (last or self.step % config.power_ema.every == 0):
             save_snapshot(self.folder.path, self.step, tracks)
-        # Last of all, so that what a checkpoint's step has logged is whole when it is found.
-        if self.step % config.checkpoint_every == 0:
-            self._save()
 
     def _validation_packs(self) -> Iterator[Batch]:
         return islice(self.held_out, self.config.validation.max_packs)
@@ -340,7 +344,14 @@ class Trainer:
             write_video(videos[prompt], video.frames.numpy(), fps=self.spec.fps)
         self.metrics.log_videos(self.step, videos)
 
-    def _save(self) -> None:
+    def _loader_state(self) -> dict[str, Any]:
+        """One for all ranks: each names the clips that it could not read itself."""
+        return merge_skipped(self.ranks.gather(self.loader.state_dict()))
+
+    def _save(self, loader: dict[str, Any]) -> None:
+        self.saved_step = self.step
+        if not self.ranks.first:
+            return
         self.metrics.sync()
         content = checkpoint.Checkpoint(
             step=self.step,
@@ -352,7 +363,7 @@ class Trainer:
             },
             state={
                 "config": asdict(self.config),
-                "loader": self.loader.state_dict(),
+                "loader": loader,
                 "rng": {"kind": "philox4x32-10", "seed": self.config.seed},
                 "spec": self.spec.as_json(),
             },
@@ -361,7 +372,6 @@ class Trainer:
         )
         checkpoint.save(self.folder.checkpoints, content)
         checkpoint.keep_last(self.folder.checkpoints, self.config.keep_checkpoints)
-        self.saved_step = self.step
 
     def plan(self) -> list[str]:
         """What `run` would do, in lines for a person."""

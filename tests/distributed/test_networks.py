@@ -28,7 +28,7 @@ NETWORKS: dict[str, NetworkConfig] = {
         zigzag=True,
     ),
 }
-KINDS = ("even", "uneven", "videos and an image", "image")
+KINDS = ("uneven", "videos and an image", "image", "one token")
 WAYS: dict[int, list[tuple[int, int, Comm]]] = {
     2: [(1, 2, "p2p"), (1, 2, "all_gather"), (2, 1, "a2a")],
     4: [

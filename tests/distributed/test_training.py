@@ -15,6 +15,7 @@ from models.moviegen import MovieGenConfig
 from models.stdit import STDiTConfig
 from parallel import checkpoint
 from parallel.topology import Topology
+from tests.dataloading.folder import Clip, make_folder
 from tests.training.runs import make_curated, small_config, train
 from training.config import ParallelConfig, TrainConfig
 from training.metrics import read_metrics
@@ -139,3 +140,20 @@ def test_all_ranks_stop_after_the_same_step(world2, curated, tmp_path):
     config = small_config(curated, tmp_path / "run", packs_per_step=2, steps=5)
     assert world2.run(stopped_on_one_rank, config) == [2, 2]
     assert [p.name for p in checkpoint.found(tmp_path / "run" / "checkpoints")] == ["step-00000002"]
+
+
+def test_clips_that_any_rank_could_not_read_are_in_the_checkpoint(world2, tmp_path):
+    clips = [
+        Clip(clip_id=f"clip{i:02d}", num_frames=24, fps=12.0, **({"video": b""} if i % 2 else {}))
+        for i in range(16)
+    ]
+    folder = make_folder(tmp_path / "curated", {"a": clips[:8], "b": clips[8:]})
+    config = small_config(folder, tmp_path / "alone", packs_per_step=2, steps=2)
+    train(config)
+    world2.run(run_here, replace(config, output=str(tmp_path / "over")))
+    alone, over = (
+        checkpoint.read_state(checkpoint.found(tmp_path / run / "checkpoints")[-1])["loader"]
+        for run in ("alone", "over")
+    )
+    assert over["skipped"] == alone["skipped"]
+    assert 1 < len(over["skipped"]) < 8
