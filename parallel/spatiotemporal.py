@@ -61,10 +61,6 @@ def plan(sublayers: Sequence[str], imbalance: dict[Held, float]) -> list[Held]:
     return chosen
 
 
-def num_exchanges(holdings: Sequence[Held]) -> int:
-    return sum(a != b for a, b in zip(holdings[1:], holdings[:-1], strict=True))
-
-
 def split_units(counts: Sequence[int], sizes: Sequence[int], parts: int) -> tuple[Lens, ...]:
     """For each part its units (frames or places) of each sample.
 

@@ -1,6 +1,7 @@
 """Wiring tier: how packs are held for spatial and temporal attention, and the fewest exchanges."""
 
-from itertools import product
+from collections.abc import Sequence
+from itertools import pairwise, product
 from typing import cast
 
 import pytest
@@ -19,7 +20,6 @@ from parallel.spatiotemporal import (
     GridShare,
     Halves,
     Held,
-    num_exchanges,
     plan,
     split_units,
 )
@@ -37,6 +37,10 @@ class OneOf(Channel):
 
 def halves_of(whole: PackLayout, parts: int) -> list[Halves]:
     return [Halves(whole, OneOf(parts, rank)) for rank in range(parts)]
+
+
+def num_exchanges(holdings: Sequence[Held]) -> int:
+    return sum(a != b for a, b in pairwise(holdings))
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 5, 28])
