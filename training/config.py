@@ -155,8 +155,13 @@ class ParallelConfig:
     """Ranks that exchange tokens for heads; within a machine."""
     ring: int = 1
     """Ranks that keys and values go around."""
-    comm: Comm = "a2a+p2p"
-    timeout_s: float = 600.0
+    comm: Comm | list[Comm] = "a2a+p2p"
+    """How attention goes over them. Of a list, the layers take one after the other, around."""
+    fp8: bool = False
+    """Rounds queries, keys and values to 8 bits in the forward pass of self-attention."""
+    attention: Literal["vfm", "transformer_engine"] = "vfm"
+    """Whose attention over ranks; TransformerEngine's serves fewer cases, on GPUs alone."""
+    timeout_s: float = 60.0
     """After which a rank that waits for another gives up."""
     log_traffic: bool = False
     """Writes what rank 0 sends in each step to metrics.jsonl, by collective."""
@@ -165,6 +170,8 @@ class ParallelConfig:
         for name in ("ulysses", "ring"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"parallel.{name} must be at least 1, got {getattr(self, name)}")
+        if self.comm == []:
+            raise ConfigError("parallel.comm is empty: give one way, or one for each layer")
         if not 0 < self.timeout_s < math.inf:
             raise ConfigError(f"parallel.timeout_s must be positive, got {self.timeout_s}")
 

@@ -10,24 +10,27 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from models.attention import local_attention
+from models.attention import Attention, local_attention
 from models.family import NetworkConfig
+from models.moviegen import MovieGenConfig
 from models.pack import PackLayout
 from models.stdit import ATTENTIONS, STDiTConfig
 from parallel.collectives import Channel
-from parallel.context import ContextAttention, agree_on_pack
+from parallel.context import Comm, ContextAttention, agree_on_pack
 from parallel.groups import Groups
 from parallel.layout import PackShare
 from parallel.peers import BytePeers
 from parallel.spatiotemporal import Halves
 from parallel.topology import Topology
 from parallel.traffic import Traffic
+from parallel.transformer_engine import Heads, TransformerEngineAttention
 from training.config import ParallelConfig
 
 LONGEST_WAIT = timedelta(hours=1)
@@ -71,17 +74,29 @@ class Ranks:
         groups = self.groups
         if groups is None or groups.cp is None:
             return local_attention
-
-        def build(layer: str) -> ContextAttention:
-            return ContextAttention.build(
-                groups, traffic=self.traffic, layer=layer, comm=self.config.comm
-            )
-
-        names = [f"blocks.{i}" for i in range(config.num_layers)]
+        build = partial(self._one_attention, groups, config)
+        comm = self.config.comm
+        ways = comm if isinstance(comm, list) else [comm]
+        layers = [(f"blocks.{i}", ways[i % len(ways)]) for i in range(config.num_layers)]
         if isinstance(config, STDiTConfig):
             kinds = (*ATTENTIONS, "cross")
-            return [{kind: build(f"{name}.{kind}") for kind in kinds} for name in names]
-        return [build(name) for name in names]
+            return [{kind: build(f"{name}.{kind}", way) for kind in kinds} for name, way in layers]
+        return [build(name, way) for name, way in layers]
+
+    def _one_attention(
+        self, groups: Groups, config: NetworkConfig, layer: str, comm: Comm
+    ) -> Attention:
+        if self.config.attention == "transformer_engine":
+            num_k = config.num_kv_heads if isinstance(config, MovieGenConfig) else config.num_heads
+            heads = Heads(
+                num_q=config.num_heads,
+                num_k=num_k,
+                head_dim=config.hidden_size // config.num_heads,
+            )
+            return TransformerEngineAttention(groups, heads, comm=comm, fp8=self.config.fp8)
+        return ContextAttention.build(
+            groups, traffic=self.traffic, layer=layer, comm=comm, fp8=self.config.fp8
+        )
 
     def share(self, config: NetworkConfig) -> Callable[[PackLayout], PackLayout] | None:
         """From a pack to the part of it that this rank holds, for a network of this shape.

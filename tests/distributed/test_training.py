@@ -107,6 +107,29 @@ def test_a_run_goes_on_over_other_ranks(world2, curated, tmp_path):
     assert losses(tmp_path / "over") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 
 
+def test_each_layer_goes_over_the_ranks_in_its_own_way(world4, curated, tmp_path):
+    config = small_config(
+        curated, tmp_path, model=replace(NETWORKS["dit"], num_layers=3), steps=2, checkpoint_every=2
+    )
+    alone = train(replace(config, output=str(tmp_path / "alone")))
+    parallel = ParallelConfig(
+        ulysses=2, ring=2, comm=["a2a+p2p", "all_gather"], timeout_s=60, log_traffic=True
+    )
+    over = replace(config, output=str(tmp_path / "over"), parallel=parallel)
+    world4.run(run_here, over)
+    assert losses(tmp_path / "over") == pytest.approx(losses(alone), rel=1e-5)
+    # Two layers of three exchange heads and go around a ring of two; one gathers from all four.
+    (sent, *_) = (r["sent_bytes"] for r in read_metrics(tmp_path / "over") if "loss" in r)
+    assert {"ulysses.qkv", "ring.kv", "gather.kv"} < set(sent)
+
+
+def test_transformer_engine_is_refused_where_it_is_missing(world2, curated, tmp_path):
+    parallel = ParallelConfig(ring=2, attention="transformer_engine")
+    config = small_config(curated, tmp_path / "run", parallel=parallel)
+    for told in world2.run(refusal, config):
+        assert "attention by TransformerEngine needs its package" in told
+
+
 def refusal(config: TrainConfig) -> str:
     with pytest.raises(ConfigError) as caught:
         run_here(config)
