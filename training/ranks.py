@@ -76,12 +76,15 @@ class Ranks:
             return local_attention
         build = partial(self._one_attention, groups, config)
         comm = self.config.comm
-        ways = comm if isinstance(comm, list) else [comm]
-        layers = [(f"blocks.{i}", ways[i % len(ways)]) for i in range(config.num_layers)]
+        ways: list[Comm] = comm if isinstance(comm, list) else [comm]
+        layers = range(config.num_layers)
         if isinstance(config, STDiTConfig):
             kinds = (*ATTENTIONS, "cross")
-            return [{kind: build(f"{name}.{kind}", way) for kind in kinds} for name, way in layers]
-        return [build(name, way) for name, way in layers]
+            return [
+                {kind: build(f"blocks.{i}.{kind}", ways[i % len(ways)]) for kind in kinds}
+                for i in layers
+            ]
+        return [build(f"blocks.{i}", ways[i % len(ways)]) for i in layers]
 
     def _one_attention(
         self, groups: Groups, config: NetworkConfig, layer: str, comm: Comm

@@ -167,7 +167,7 @@ def test_all_ranks_stop_after_the_same_step(world2, curated, tmp_path):
 
 def test_clips_that_any_rank_could_not_read_are_in_the_checkpoint(world2, tmp_path):
     clips = [
-        Clip(clip_id=f"clip{i:02d}", num_frames=24, fps=12.0, **({"video": b""} if i % 2 else {}))
+        Clip(clip_id=f"clip{i:02d}", num_frames=24, fps=12.0, video=b"" if i % 2 else None)
         for i in range(16)
     ]
     folder = make_folder(tmp_path / "curated", {"a": clips[:8], "b": clips[8:]})
