@@ -24,16 +24,9 @@ class Metrics:
         self._wandb = _start_wandb(run, config, settings)
 
     def _keep_until(self, step: int) -> None:
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        records = []
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break  # The line that was being written when the run was killed.
-            if record["step"] <= step:
-                records.append(line)
-        write_atomic(self.path, "".join(line + "\n" for line in records).encode())
+        records = read_metrics(self.path.parent) if self.path.exists() else []
+        kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
+        write_atomic(self.path, "".join(kept).encode())
 
     def log(self, step: int, **values: Any) -> None:
         """Writes one record; numbers also go to Weights & Biases."""
@@ -65,9 +58,14 @@ class Metrics:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The records of a run, in order."""
-    text = (run / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    """The records of a run, in order, without a last one that is only begun."""
+    records = []
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
 
 
 class NoMetrics(Metrics):

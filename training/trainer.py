@@ -6,6 +6,7 @@ weights and losses as one that was not: on a CPU bit for bit, on a GPU up to the
 kernels add.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from common.errors import ConfigError, VfmError
 from common.media import write_video
+from common.storage import write_atomic
 from dataloading.batch import Batch
 from dataloading.loader import PackedLoader
 from dataloading.state import merge_skipped
@@ -342,6 +344,8 @@ class Trainer:
         for i, (prompt, video) in enumerate(zip(prompts, made, strict=True)):
             videos[prompt] = folder / f"{i}.mp4"
             write_video(videos[prompt], video.frames.numpy(), fps=self.spec.fps)
+        captions = {path.name: prompt for prompt, path in videos.items()}
+        write_atomic(folder / "captions.json", json.dumps(captions).encode())
         self.metrics.log_videos(self.step, videos)
 
     def _loader_state(self) -> dict[str, Any]:

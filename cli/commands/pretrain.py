@@ -53,5 +53,6 @@ def run(argv: list[str]) -> int:
     on_start = partial(begin, loaded, Path(loaded.config.output))
     trainer.run(on_start=on_start if first else lambda: None)
     if first:
-        print(f"trained to step {loaded.config.steps}: {loaded.config.output}")
+        output = loaded.config.output
+        print(f"trained to step {loaded.config.steps}: {output}  (`vfm view {output}`)")
     return 0

@@ -8,15 +8,17 @@ from pathlib import Path
 from common.errors import VfmError
 
 HELP = """
-open the page of a curated folder, a demo, or any folder that holds one
+open the page of a curated folder, a run, a demo, or any folder that holds one
 
 usage: vfm view DIR [open=false]
 
 Prints the page's path and opens it in the browser. The page is a file and needs no server.
-With open=false, or on a machine without a display, the path is only printed.
+With open=false, or on a machine without a display, the path is only printed. The page of a run of
+`vfm pretrain` is made anew each time, and shows how far the run is.
 
 examples:
   vfm view curated
+  vfm view run
   vfm view demo_out open=false
 """
 
@@ -45,6 +47,10 @@ def find_page(folder: Path) -> Path:
         raise VfmError(f"{folder} is neither a folder nor a page (.html)")
     if not folder.is_dir():
         raise VfmError(f"there is no folder {folder}")
+    if (folder / "metrics.jsonl").is_file():
+        from training.page import write_run_page
+
+        return write_run_page(folder).resolve()
     for name in PAGES:
         if (folder / name).is_file():
             return (folder / name).resolve()
@@ -52,7 +58,7 @@ def find_page(folder: Path) -> Path:
     below = f"; below it: {', '.join(str(f) for f in inside[:5])}" if inside else ""
     raise VfmError(
         f"{folder} holds no page (neither {' nor '.join(PAGES)}){below}; "
-        "a finished `vfm curate` or `vfm demo` writes one"
+        "a finished `vfm curate` or `vfm demo` writes one, and `vfm pretrain` begins one"
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.pages import figure
+from common.pages import LossPoint, ValPoint, figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,21 +19,6 @@ class DemoClip:
     thumbnail: Path | None
     caption: str
     scores: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossPoint:
-    step: int
-    loss: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValPoint:
-    """Validation at one step; `per_sigma` maps a noise level to its loss and may be empty."""
-
-    step: int
-    loss: float
-    per_sigma: dict[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)

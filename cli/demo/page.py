@@ -4,7 +4,6 @@ Everything is in the file, videos too, so it can be mailed or archived. It says 
 check that failed is called failed in the first paragraph.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,21 +13,22 @@ from cli.demo.facts import (
     DemoExample,
     DemoPage,
     Learning,
-    LossPoint,
     TokenizerFacts,
-    ValPoint,
     checks,
 )
 from common.pages import (
     FOREIGN,
     badge,
     counted,
+    curves,
+    curves_data,
     data_uri,
     dot,
     duration,
     figure,
     key_figures,
     page,
+    settings_table,
     stacked_bar,
     table,
     text,
@@ -40,47 +40,27 @@ __all__ = [
     "DemoExample",
     "DemoPage",
     "Learning",
-    "LossPoint",
     "TokenizerFacts",
-    "ValPoint",
     "write_demo_page",
 ]
 
 NUM_HEATS = 8
-NUM_TABLE_ROWS = 40
 
 
 def write_demo_page(path: Path, demo: DemoPage) -> Path:
     """Writes the page to `path` and returns it. A video or thumbnail that is named must exist."""
-    sigmas = sorted({sigma for point in demo.val for sigma in point.per_sigma})
     html = page(
         title=demo.title,
-        body=_body(demo, sigmas),
-        styles=["demo.css"],
-        scripts=["linechart.js", "demo.js"],
-        data={
-            "curves": {
-                "loss": [[point.step, point.loss] for point in demo.loss],
-                "val": [[point.step, point.loss] for point in demo.val],
-                "per_sigma": [
-                    {
-                        "sigma": sigma,
-                        "points": [
-                            [point.step, point.per_sigma[sigma]]
-                            for point in demo.val
-                            if sigma in point.per_sigma
-                        ],
-                    }
-                    for sigma in sigmas
-                ],
-            }
-        },
+        body=_body(demo),
+        styles=["curves.css", "films.css", "demo.css"],
+        scripts=["linechart.js", "curves.js", "films.js", "demo.js"],
+        data={"curves": curves_data(demo.loss, demo.val)},
     )
     write_atomic(path, html.encode("utf-8"))
     return path
 
 
-def _body(demo: DemoPage, sigmas: Sequence[float]) -> str:
+def _body(demo: DemoPage) -> str:
     return f"""<header class="hero wrap">
 <p class="eyebrow">vfm {text(demo.version)}, {text(demo.created)}</p>
 <h1>{text(demo.title)}</h1>
@@ -92,7 +72,7 @@ def _body(demo: DemoPage, sigmas: Sequence[float]) -> str:
 <main id="main">
 <section class="wrap" id="clip-section"><h2>From footage to clips</h2>{_clips(demo.clips)}</section>
 <section class="wrap" id="tokenizer"><h2>The tokenizer</h2>{_tokenizer(demo)}</section>
-<section class="wrap" id="training"><h2>Training</h2>{_training(demo, sigmas)}</section>
+<section class="wrap" id="training"><h2>Training</h2>{curves(demo.loss, demo.val)}</section>
 <section class="wrap" id="examples"><h2>Generated video</h2>{_examples(demo.examples)}</section>
 <section class="wrap" id="distances"><h2>Does the caption matter?</h2>
 {_distances(demo.learning)}</section>
@@ -228,51 +208,6 @@ def _tokenizer(demo: DemoPage) -> str:
 {figures}</div>"""
 
 
-def _training(demo: DemoPage, sigmas: Sequence[float]) -> str:
-    if not demo.loss and not demo.val:
-        return '<p class="muted">No training step was recorded.</p>'
-    told = "<p>The loss of single training steps is noisy, as each draws its own noise level; "
-    told += (
-        "validation uses the same clips and noise every time, so its values compare.</p>"
-        if demo.val
-        else "the smoothed line is its running mean. Validation was not run.</p>"
-    )
-    parts = [
-        told,
-        '<div class="wide-gap" id="loss-chart"></div>',
-        f"<details><summary>Loss as a table</summary>{_loss_table(demo)}</details>",
-    ]
-    if sigmas:
-        heads = ["Step", *(f"\u03c3 {figure(sigma)}" for sigma in sigmas)]
-        rows = [
-            [f"{point.step:,}", *(_loss(point.per_sigma.get(sigma)) for sigma in sigmas)]
-            for point in demo.val
-        ]
-        parts.append(
-            '<h3 class="wide-gap">Validation loss by noise level</h3><p class="small muted">'
-            "&sigma; is the noise's standard deviation: where it is small the model repairs "
-            "detail, where it is large it invents the scene.</p>"
-            '<div class="wide-gap" id="sigma-chart"></div><details>'
-            "<summary>Validation by noise level as a table</summary>"
-            f"{table(heads, rows, numeric=True)}</details>"
-        )
-    return "".join(parts)
-
-
-def _loss_table(demo: DemoPage) -> str:
-    """Every validated step, and training steps evenly spaced between first and last."""
-    stride = max(1, math.ceil(len(demo.loss) / NUM_TABLE_ROWS))
-    train = {point.step: point.loss for point in demo.loss}
-    val = {point.step: point.loss for point in demo.val}
-    steps = {point.step for point in demo.loss[::stride]} | set(val)
-    rows = [[f"{step:,}", _loss(train.get(step)), _loss(val.get(step))] for step in sorted(steps)]
-    return table(["Step", "Training", "Validation"], rows, numeric=True)
-
-
-def _loss(value: float | None) -> str:
-    return "" if value is None else figure(value)
-
-
 def _examples(examples: Sequence[DemoExample]) -> str:
     if not examples:
         return '<p class="muted">No video was generated in this run.</p>'
@@ -368,25 +303,12 @@ def _run(demo: DemoPage) -> str:
     if not demo.settings:
         return "".join(parts) + '<p class="muted">The settings were not recorded.</p>'
     sections = "".join(
-        f"<details><summary>{text(name)}</summary>"
-        f"{table(['Setting', 'Value'], _flat(values), code=True)}</details>"
+        f"<details><summary>{text(name)}</summary>{settings_table(values)}</details>"
         for name, values in demo.settings.items()
     )
     return (
         f'{"".join(parts)}<h3 class="wide-gap">Settings</h3><div class="settings">{sections}</div>'
     )
-
-
-def _flat(values: Mapping[str, object], prefix: str = "") -> list[list[str]]:
-    """Nested settings as rows of `dotted.key`, value."""
-    rows = []
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            rows += _flat(value, f"{prefix}{key}.")
-        else:
-            shown = value if isinstance(value, str) else json.dumps(value, default=str)
-            rows.append([f"{prefix}{key}", shown])
-    return rows
 
 
 _PLAY = '<button type="button" class="play" hidden>Play</button>'

@@ -20,9 +20,7 @@ from cli.demo.facts import (
     DemoExample,
     DemoPage,
     Learning,
-    LossPoint,
     TokenizerFacts,
-    ValPoint,
     checks,
 )
 from cli.demo.footage import sample_captions, sample_footage
@@ -33,7 +31,7 @@ from cli.main import command
 from cli.schema import plain
 from common.errors import NothingProduced
 from common.media import write_video
-from common.pages import duration
+from common.pages import LossPoint, ValPoint, duration
 from inference.config import SamplerConfig
 from inference.generate import VideoShape
 from inference.loading import Generator, load_generator

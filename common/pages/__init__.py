@@ -6,6 +6,7 @@ them for markup, and `embed_json`, which makes a data block that the page's own 
 one style sheet by hash, so that markup that slipped through would still be dead.
 """
 
+from common.pages.curves import LossPoint, ValPoint, curves, curves_data
 from common.pages.document import data_uri, embed_json, packed, page
 from common.pages.markup import (
     FOREIGN,
@@ -15,6 +16,7 @@ from common.pages.markup import (
     duration,
     figure,
     key_figures,
+    settings_table,
     stacked_bar,
     table,
     text,
@@ -22,8 +24,12 @@ from common.pages.markup import (
 
 __all__ = [
     "FOREIGN",
+    "LossPoint",
+    "ValPoint",
     "badge",
     "counted",
+    "curves",
+    "curves_data",
     "data_uri",
     "dot",
     "duration",
@@ -32,6 +38,7 @@ __all__ = [
     "key_figures",
     "packed",
     "page",
+    "settings_table",
     "stacked_bar",
     "table",
     "text",

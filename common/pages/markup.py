@@ -4,8 +4,9 @@ Arguments that may hold foreign text are escaped here.
 """
 
 import html
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # Attributes of an element that shows foreign text: its direction and line breaks stay its own.
 FOREIGN = 'class="untrusted" dir="auto"'
@@ -110,3 +111,19 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], total_s: float) -> str:
         f'<svg class="bar" viewBox="0 0 1000 30" preserveAspectRatio="none" role="img" '
         f'aria-label="{text(said)}">{"".join(rects)}</svg>'
     )
+
+
+def settings_table(values: Mapping[str, object]) -> str:
+    """Nested settings as rows of `dotted.key`, value."""
+    return table(["Setting", "Value"], _flat(values, ""), code=True)
+
+
+def _flat(values: Mapping[str, object], prefix: str) -> list[list[str]]:
+    rows = []
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            shown = value if isinstance(value, str) else json.dumps(value, default=str)
+            rows.append([f"{prefix}{key}", shown])
+    return rows

@@ -15,10 +15,9 @@ from cli.demo.page import (
     DemoExample,
     DemoPage,
     Learning,
-    LossPoint,
     TokenizerFacts,
-    ValPoint,
 )
+from common.pages import LossPoint, ValPoint
 
 HOSTILE = (
     "</script><script>window.__pwned=1;alert(1)</script>",

@@ -71,7 +71,10 @@ def test_a_run_leaves_what_it_promises(make_config, tmp_path):
         "config.yaml", "ema.safetensors", "model.safetensors", "optimizer.safetensors",
         "state.json", "tokenizer",
     }  # fmt: skip
-    assert len(list((run / "samples" / "step-00000006").glob("*.mp4"))) == 2
+    made = run / "samples" / "step-00000006"
+    captions = json.loads((made / "captions.json").read_text())
+    assert sorted(captions) == sorted(path.name for path in made.glob("*.mp4"))
+    assert len(captions) == 2
     # A checkpoint alone is enough to generate.
     moved = tmp_path / "elsewhere"
     newest.rename(moved)
