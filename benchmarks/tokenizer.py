@@ -1,17 +1,19 @@
 """Our tokenizer against block transforms that keep as many coefficients."""
 
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
+from benchmarks._apart import apart
 from benchmarks.row import Row
-from models.tokenizers.base import VideoTokenizer, psnr_db
-from models.tokenizers.causal import CausalConfig, to_bytes, to_pixels
+from models.tokenizers.base import psnr_db
+from models.tokenizers.causal import CausalConfig, CausalTokenizer
+from models.tokenizers.dct import BlockDCT
 from models.tokenizers.fit import fit_tokenizer
 from models.tokenizers.quality import ssim
 from models.tokenizers.recipe import RecipeConfig
@@ -26,13 +28,17 @@ coefficients of the greatest variance in the training windows, the best choice i
 rest are ours: the linear code alone, the demo's, one with an encoder network, and one by the whole
 recipe (L1, perceptual, KL). Seconds are processor time of the fit.
 
-The last rows stream a clip of 41 frames and one ten times as long through encoder and decoder, in
-pieces, and give the growth of the process's peak memory.
+The last rows put a clip of 41 frames through encoder and decoder in pieces and as a whole. Then
+clips of 41 and of 401 frames go through in pieces, each in a process of its own, whose peak memory
+they give.
 
 examples:
   vfm bench tokenizer path=curated
   vfm bench tokenizer path=curated steps=400 json=tokenizer.json
 """
+
+SHORT, LONG = 41, 401
+"""Frames of the clips that are streamed."""
 
 
 @dataclass(kw_only=True)
@@ -50,64 +56,6 @@ class Settings:
     channels: int = 16
     steps: int = 200
     lr: float = 4e-3
-
-
-class BlockDCT:
-    """Keeps the same `channels` coefficients of each block's orthonormal DCT-II."""
-
-    def __init__(
-        self, temporal: int, spatial: int, channels: int, videos: Sequence[Tensor]
-    ) -> None:
-        self.temporal, self.spatial = temporal, spatial
-        space = dct_matrix(spatial)
-        block = torch.kron(dct_matrix(temporal), torch.kron(space, space))
-        basis = torch.kron(_COLOURS, block).float()
-        flat = torch.cat([self._blocks(v) for v in videos])
-        self.mean = flat.mean(0)
-        variance = ((flat - self.mean) @ basis.T).square().mean(0)
-        self.rows = basis[variance.argsort(descending=True)[:channels]]
-
-    def reconstruct(self, video: Tensor) -> Tensor:
-        """`uint8 [T, H, W, 3]` to the same after only the kept coefficients are left."""
-        num_frames, height, width, _ = video.shape
-        flat = (self._blocks(video) - self.mean) @ self.rows.T @ self.rows + self.mean
-        pixels = rearrange(
-            flat,
-            "(t h w) (c dt dh dw) -> c (t dt) (h dh) (w dw)",
-            c=3,
-            h=height // self.spatial,
-            w=width // self.spatial,
-            dt=self.temporal,
-            dh=self.spatial,
-            dw=self.spatial,
-        )
-        return to_bytes(pixels[:, self.temporal - 1 :])[:num_frames]
-
-    def _blocks(self, video: Tensor) -> Tensor:
-        pixels = to_pixels(video)
-        before = pixels[:, :1].expand(-1, self.temporal - 1, -1, -1)
-        return rearrange(
-            torch.cat([before, pixels], dim=1),
-            "c (t dt) (h dh) (w dw) -> (t h w) (c dt dh dw)",
-            dt=self.temporal,
-            dh=self.spatial,
-            dw=self.spatial,
-        )
-
-
-def dct_matrix(size: int) -> Tensor:
-    """Orthonormal DCT-II, `float64 [size, size]` (Ahmed, Natarajan and Rao 1974)."""
-    k = torch.arange(size, dtype=torch.float64)
-    matrix = torch.cos(math.pi / size * (k[None] + 0.5) * k[:, None]) * (2 / size) ** 0.5
-    matrix[0] /= 2**0.5
-    return matrix
-
-
-# Grey, blue-yellow, red-cyan: an orthonormal stand-in for YCbCr.
-_COLOURS = (
-    torch.tensor([[1, 1, 1], [-1, -1, 2], [1, -1, 0]], dtype=torch.float64)
-    / torch.tensor([[3.0], [6.0], [2.0]], dtype=torch.float64).sqrt()
-)
 
 
 def measure(settings: Settings) -> Iterator[Row]:
@@ -140,7 +88,7 @@ def measure(settings: Settings) -> Iterator[Row]:
             RecipeConfig(steps=steps, lr=settings.lr),
         ),
     }
-    tokenizer: VideoTokenizer | None = None
+    tokenizer: CausalTokenizer | None = None
     for subject, (config, recipe) in subjects.items():
         began = time.process_time()
         tokenizer = fit_tokenizer(config, training, recipe)
@@ -197,19 +145,71 @@ def _quality(
         )
 
 
-def _streaming(settings: Settings, tokenizer: VideoTokenizer) -> Iterator[Row]:
-    import resource
+def _streaming(settings: Settings, tokenizer: CausalTokenizer) -> Iterator[Row]:
+    """Whether pieces give what the whole gives, and what a longer clip costs in memory."""
 
-    frame = torch.zeros(1, settings.height, settings.width, 3, dtype=torch.uint8)
-    for num_frames in (41, 401):
-        latents = tokenizer.encode_stream(frame for _ in range(num_frames))
-        count = sum(part.shape[0] for part in tokenizer.decode_stream(latents))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        yield Row(
-            benchmark="tokenizer",
-            case=f"streaming {count} frames",
-            subject="ours, the last above",
-            metric="peak memory",
-            value=peak,
-            unit="MiB",
+    def row(case: str, metric: str, value: float | None, unit: str) -> Row:
+        subject = "ours, the last above"
+        return Row(
+            benchmark="tokenizer", case=case, subject=subject, metric=metric, value=value, unit=unit
         )
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        tokenizer.save(folder)
+        case = f"{SHORT} frames in pieces, against the whole"
+        for metric, value in _apart_from_whole(folder, settings).items():
+            yield row(case, f"largest difference of {metric}", value, "1")
+        peaks: list[float] = []
+        for num_frames in (SHORT, LONG):
+            case = f"streaming {num_frames} frames"
+            found, why = apart(600.0, _memory_of_stream, folder, settings, num_frames)
+            if found is None:
+                yield row(case, "peak memory", None, why)
+                continue
+            before, peak = found
+            peaks.append(peak)
+            yield row(case, "peak memory", peak, "MiB")
+            yield row(case, "of which the clip", peak - before, "MiB")
+        if len(peaks) == 2:
+            case = f"streaming {LONG} frames, against {SHORT}"
+            yield row(case, "peak memory ratio", peaks[1] / peaks[0], "1")
+
+
+def _frames(settings: Settings, num_frames: int) -> Iterator[Tensor]:
+    """Frames of a moving pattern, one at a time."""
+    y = torch.arange(settings.height)[:, None, None]
+    x = torch.arange(settings.width)[:, None]
+    for t in range(num_frames):
+        yield ((3 * x + 2 * y + 5 * t + 80 * torch.arange(3)) % 256).to(torch.uint8)[None]
+
+
+def _apart_from_whole(folder: Path, settings: Settings) -> dict[str, float]:
+    """Largest difference of latents, and of frames in levels of 255, between pieces and whole."""
+    pieces, whole = CausalTokenizer.load(folder), CausalTokenizer.load(folder)
+    whole.piece = SHORT
+    video = torch.cat(list(_frames(settings, SHORT)))
+    latents = whole.encode(video)
+    streamed = torch.cat(list(pieces.encode_stream(_frames(settings, SHORT))), dim=1)
+    shown = [t.decode(latents).int() for t in (pieces, whole)]
+    return {
+        "latents": float((streamed - latents).abs().max()),
+        "frames": float((shown[0] - shown[1]).abs().max()),
+    }
+
+
+def _memory_of_stream(folder: Path, settings: Settings, num_frames: int) -> tuple[float, float]:
+    """MiB of this process before a clip goes through the tokenizer, and at most until its end."""
+    tokenizer = CausalTokenizer.load(folder)
+    before = _status_mib("VmRSS")
+    latents = tokenizer.encode_stream(_frames(settings, num_frames))
+    count = sum(part.shape[0] for part in tokenizer.decode_stream(latents))
+    assert count == num_frames
+    return before, _status_mib("VmHWM")
+
+
+def _status_mib(name: str) -> float:
+    # Unlike getrusage's maximum, this one does not count what the process was before it began.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    return int(kib) / 1024

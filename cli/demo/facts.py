@@ -46,7 +46,9 @@ class Learning:
 class TokenizerFacts:
     """`compression` says from what to what; `how` says how the tokenizer came to be."""
 
-    psnr_db: float
+    quality: dict[str, tuple[float, float]]
+    """PSNR in dB and SSIM over the held-out windows, by what reconstructed them; the tokenizer
+    itself comes first."""
     compression: str
     how: str
 

@@ -13,8 +13,11 @@ from dataloading.loader import PackedLoader
 from inference.config import SamplerConfig
 from inference.generate import Generated, VideoShape, generate
 from inference.loading import Generator
+from models.tokenizers.base import VideoTokenizer, psnr_db
+from models.tokenizers.dct import BlockDCT
+from models.tokenizers.quality import ssim
 from training.config import TrainConfig
-from training.setup import compression_of
+from training.setup import compression_of, first_windows
 
 MAX_WINDOWS = 64
 
@@ -115,3 +118,27 @@ def compare(
 def _distances(videos: Sequence[Generated], targets: Tensor) -> Tensor:
     latents = torch.stack([video.latents for video in videos])
     return (latents[:, None] - targets[None]).square().flatten(2).mean(-1)
+
+
+def reconstruction(
+    tokenizer: VideoTokenizer, config: TrainConfig, windows: Sequence[HeldOut]
+) -> dict[str, tuple[float, float]]:
+    """Mean PSNR (dB) and SSIM of held-out windows, as `TokenizerFacts.quality`.
+
+    Beside the tokenizer stands a block transform that keeps as many numbers, those which vary most
+    in the windows that the tokenizer was fitted to.
+    """
+    fitted = first_windows(config.data, compression_of(config), config.tokenizer.fit_videos)
+    dct = BlockDCT(tokenizer.temporal, tokenizer.spatial, tokenizer.channels, fitted)
+    real = [window.frames for window in windows]
+    made = {
+        "This tokenizer": [tokenizer.decode(tokenizer.encode(v)).cpu() for v in real],
+        f"3D DCT, {tokenizer.channels} coefficients a block": [dct.reconstruct(v) for v in real],
+    }
+    return {
+        name: (
+            sum(psnr_db(a, b) for a, b in zip(videos, real, strict=True)) / len(real),
+            sum(ssim(a, b) for a, b in zip(videos, real, strict=True)) / len(real),
+        )
+        for name, videos in made.items()
+    }

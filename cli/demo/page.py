@@ -108,7 +108,8 @@ def _result(demo: DemoPage) -> str:
     if total_s:
         figures.insert(0, ("Whole run", duration(total_s), _slowest(demo.wall_s)))
     if demo.tokenizer:
-        figures.append(("Tokenizer", f"{demo.tokenizer.psnr_db:.1f} dB", "PSNR of reconstruction"))
+        psnr_db, _ = next(iter(demo.tokenizer.quality.values()))
+        figures.append(("Tokenizer", f"{psnr_db:.1f} dB", "PSNR of reconstruction"))
     if demo.learning:
         learning = demo.learning
         first = figure(learning.first_val_loss)
@@ -190,11 +191,10 @@ def _tokenizer(demo: DemoPage) -> str:
         "<p>The model does not see pixels but the tokenizer's compact code of them. What the code "
         f"cannot hold, no generated video can show. {text(facts.how)}</p>"
     )
-    figures = key_figures(
-        [
-            ("Reconstruction", f"{facts.psnr_db:.1f} dB", "PSNR, higher is closer"),
-            ("Compression", facts.compression, ""),
-        ]
+    figures = key_figures([("Compression", facts.compression, "")]) + table(
+        ["Held-out windows", "PSNR (dB)", "SSIM"],
+        [[name, f"{psnr:.1f}", f"{ssim:.3f}"] for name, (psnr, ssim) in facts.quality.items()],
+        numeric=True,
     )
     if not demo.examples:
         return f'{told}{figures}<p class="muted">There is no example to look at.</p>'

@@ -24,7 +24,7 @@ from cli.demo.facts import (
     checks,
 )
 from cli.demo.footage import sample_captions, sample_footage
-from cli.demo.measure import Comparison, compare, held_out_windows
+from cli.demo.measure import Comparison, HeldOut, compare, held_out_windows, reconstruction
 from cli.demo.page import write_demo_page
 from cli.demo.record import DemoRecord
 from cli.main import command
@@ -72,9 +72,11 @@ class DemoRun:
         shape = VideoShape(
             num_frames=spec.num_frames, width=spec.width, height=spec.height, fps=spec.fps
         )
-        comparison = self._timed("generate", lambda: self._compare(train, generator, shape))
+        windows = held_out_windows(train, shape)
+        comparison = self._timed("generate", lambda: self._compare(windows, generator, shape))
         examples = self._examples(comparison, generator, shape) if comparison else []
-        page = self._page(train, generator, comparison, examples)
+        quality = reconstruction(generator.encoding.tokenizer, train, windows) if windows else None
+        page = self._page(train, generator, comparison, examples, quality)
         write_demo_page(self.page, page)
         for check in checks(page.learning) if page.learning else []:
             told = "passed" if check.passed else "FAILED"
@@ -109,10 +111,9 @@ class DemoRun:
         return result
 
     def _compare(
-        self, train: TrainConfig, generator: Generator, shape: VideoShape
+        self, windows: list[HeldOut], generator: Generator, shape: VideoShape
     ) -> Comparison | None:
         self.console.rule("vfm generate")
-        windows = held_out_windows(train, shape)
         with Progress(
             console=self.console, transient=True, disable=not self.console.is_terminal
         ) as bars:
@@ -167,6 +168,7 @@ class DemoRun:
         generator: Generator,
         comparison: Comparison | None,
         examples: list[DemoExample],
+        quality: dict[str, tuple[float, float]] | None,
     ) -> DemoPage:
         records = read_metrics(self.run_folder)
         val = [
@@ -178,7 +180,6 @@ class DemoRun:
             for r in records
             if "val_loss" in r
         ]
-        psnr = [r["tokenizer_psnr_db"] for r in records if "tokenizer_psnr_db" in r]
         what = "your footage" if self.config.videos else "sample footage"
         return DemoPage(
             title=f"From {what} to generated video",
@@ -189,7 +190,7 @@ class DemoRun:
             loss=[LossPoint(step=r["step"], loss=r["loss"]) for r in records if "loss" in r],
             val=val,
             learning=_learning(val, comparison) if comparison and val else None,
-            tokenizer=_tokenizer_facts(train, psnr[0]) if psnr else None,
+            tokenizer=_tokenizer_facts(train, quality) if quality else None,
             examples=examples,
             machine={
                 "processor": platform.processor() or platform.machine(),
@@ -226,11 +227,11 @@ def _learning(val: list[ValPoint], comparison: Comparison) -> Learning:
     )
 
 
-def _tokenizer_facts(train: TrainConfig, psnr: float) -> TokenizerFacts:
+def _tokenizer_facts(train: TrainConfig, quality: dict[str, tuple[float, float]]) -> TokenizerFacts:
     fit = train.tokenizer.fit
     values = 3 * fit.temporal * fit.spatial**2
     return TokenizerFacts(
-        psnr_db=psnr,
+        quality=quality,
         compression=(
             f"{fit.temporal}x{fit.spatial}x{fit.spatial} pixels ({values} values) to "
             f"{fit.channels} latent channels"
@@ -238,7 +239,7 @@ def _tokenizer_facts(train: TrainConfig, psnr: float) -> TokenizerFacts:
         how=(
             "Haar wavelets and the principal directions of the training windows, in closed form; "
             f"then a causal convolutional decoder, trained for {train.tokenizer.fit_steps} steps. "
-            "The PSNR is that of held-out windows."
+            "The DCT keeps as many numbers of each block of pixels, those which vary most."
         ),
     )
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from benchmarks.tokenizer import BlockDCT
 from common.errors import ConfigError, DataError
 from models.tokenizers import haar
 from models.tokenizers.base import latent_shape, mean_psnr_db, psnr_db
 from models.tokenizers.causal import CausalConfig, CausalTokenizer, to_pixels
+from models.tokenizers.dct import BlockDCT
 from models.tokenizers.fit import fit_tokenizer
 from models.tokenizers.layers import Stream
 from models.tokenizers.pieces import tiles
