@@ -41,10 +41,10 @@ def test_a_signal_after_the_step_s_own_work_still_saves(make_config, monkeypatch
 def test_a_signal_during_the_last_save_interrupts_nothing(make_config, monkeypatch):
     save = Trainer._save
 
-    def signalled(self):
+    def signalled(self, loader):
         if self.step == self.config.steps:
             os.kill(os.getpid(), signal.SIGINT)
-        save(self)
+        save(self, loader)
 
     monkeypatch.setattr(Trainer, "_save", signalled)
     trainer = make_trainer(make_config(steps=2, checkpoint_every=100))
