@@ -8,17 +8,20 @@ from pathlib import Path
 from common.errors import VfmError
 
 HELP = """
-open the page of a curated folder, a run, a demo, or any folder that holds one
+open the page of a curated folder, a run, a generated video, or any folder that holds one
 
 usage: vfm view DIR [open=false]
+       vfm view FILE.mp4 [open=false]
 
 Prints the page's path and opens it in the browser. The page is a file and needs no server.
 With open=false, or on a machine without a display, the path is only printed. The page of a run of
-`vfm pretrain` is made anew each time, and shows how far the run is.
+`vfm pretrain` is made anew each time, and shows how far the run is; that of a video of
+`vfm generate` lies beside it.
 
 examples:
   vfm view curated
   vfm view run
+  vfm view jeep.mp4
   vfm view demo_out open=false
 """
 
@@ -43,8 +46,12 @@ def find_page(folder: Path) -> Path:
     """The page of a folder, as an absolute path. Raises `VfmError` that says where others lie."""
     if folder.is_file() and folder.suffix == ".html":
         return folder.resolve()
+    if folder.is_file() and folder.suffix == ".mp4":
+        from inference.page import write_video_page
+
+        return write_video_page(folder).resolve()
     if folder.is_file():
-        raise VfmError(f"{folder} is neither a folder nor a page (.html)")
+        raise VfmError(f"{folder} is neither a folder, a page (.html) nor a video (.mp4)")
     if not folder.is_dir():
         raise VfmError(f"there is no folder {folder}")
     if (folder / "metrics.jsonl").is_file():

@@ -73,7 +73,7 @@ def test_view_says_where_pages_are(tmp_path: Path) -> None:
     with pytest.raises(VfmError, match=r"holds no page .* below it: .*curated/report"):
         view.run([str(tmp_path)])
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(VfmError, match=r"notes\.txt is neither a folder nor a page"):
+    with pytest.raises(VfmError, match=r"notes\.txt is neither a folder, a page"):
         view.run([str(tmp_path / "notes.txt")])
     with pytest.raises(VfmError, match="there is no folder"):
         view.run([str(tmp_path / "nothing")])

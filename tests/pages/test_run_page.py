@@ -1,4 +1,4 @@
-"""The page of a run in a real browser. Tier: wiring (no process group); needs Chromium."""
+"""The pages of a run and of a generated video in a browser. Tier: wiring; needs Chromium."""
 
 import json
 from pathlib import Path
@@ -75,3 +75,17 @@ def test_a_run_that_has_only_begun_has_a_page(visit: Visitor, tmp_path: Path) ->
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no run of `vfm pretrain`"):
         write_run_page(tmp_path)
+
+
+def test_a_generated_video_has_a_page(visit: Visitor, tmp_path: Path) -> None:
+    video = tmp_path / "a fish.mp4"
+    write_video(video, shot(0, 8), fps=8)
+    with pytest.raises(DataError, match=r"no settings beside it \(a fish.yaml\)"):
+        find_page(video)
+    settings = {"prompt": HOSTILE[1], "sampler": {"steps": 35}}
+    video.with_suffix(".yaml").write_text(json.dumps(settings))
+    seen = visit(find_page(video))
+    assert seen.page.locator("h1").inner_text() == HOSTILE[1]
+    assert "sampler.steps" in seen.page.locator(".settings").inner_text()
+    seen.wait_until("document.querySelector('video').currentTime > 0")
+    seen.assert_clean()
