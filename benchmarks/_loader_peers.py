@@ -5,11 +5,14 @@ as (json, mp4, bin), any buffers, in a process of its own. The libraries are opt
 cannot be imported is said in the table.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +43,12 @@ def index_vfm(shards: Path, scratch: Path) -> Path:
 
 
 def read_vfm(folder: Path, workers: int) -> Iterator[Parts]:
-    """Its own workers are threads."""
+    """Its own workers are threads. Like litdata, it has no batches in one process."""
     from dataloading.samples import SampleLoader
 
-    yield from _parts(SampleLoader(folder, BATCH, num_threads=workers))
+    batch_size = BATCH if workers else None
+    loader = SampleLoader(folder, batch_size, shuffle=False, num_threads=workers)
+    yield from _parts(loader if workers else [loader])
 
 
 def read_vfm_processes(folder: Path, workers: int) -> Iterator[Parts]:
@@ -51,7 +56,8 @@ def read_vfm_processes(folder: Path, workers: int) -> Iterator[Parts]:
 
     from dataloading.samples import SampleLoader
 
-    yield from _parts(DataLoader(SampleLoader(folder, BATCH), batch_size=None, num_workers=workers))
+    loader = SampleLoader(folder, BATCH, shuffle=False)
+    yield from _parts(DataLoader(loader, batch_size=None, num_workers=workers))
 
 
 def _parts(batches: Iterable[Any]) -> Iterator[Parts]:
@@ -212,7 +218,24 @@ def read_litdata(folder: Path, workers: int) -> Iterator[Parts]:
         yield sample["json"], sample["mp4"], sample["bin"]
 
 
+def _without_torchvision() -> None:
+    """Lets `streaming` be imported where torchvision is absent: it asks for two of its names, for
+    sets of pictures, which nobody reads here."""
+    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is not None:
+        return
+    for name, held in (
+        ("torchvision", {}),
+        ("torchvision.datasets", {"VisionDataset": object}),
+        ("torchvision.transforms", {}),
+        ("torchvision.transforms.functional", {"to_tensor": None}),
+    ):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__spec__ = ModuleSpec(name, None)
+        vars(sys.modules[name]).update(held)
+
+
 def prepare_mosaic(shards: Path, scratch: Path) -> Path:
+    _without_torchvision()
     from streaming import MDSWriter
 
     with MDSWriter(out=str(scratch), columns=dict.fromkeys(PARTS, "bytes")) as out:
@@ -222,6 +245,7 @@ def prepare_mosaic(shards: Path, scratch: Path) -> Path:
 
 
 def read_mosaic(folder: Path, workers: int) -> Iterator[Parts]:
+    _without_torchvision()
     from streaming import StreamingDataset
     from torch.utils.data import DataLoader
 

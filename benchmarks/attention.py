@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -39,13 +39,13 @@ On a processor times are CPU seconds, on a GPU those between events. Subjects ta
 
 examples:
   vfm bench attention
-  vfm bench attention lengths=256,1024 rounds=9 ranks=0
+  vfm bench attention lengths=[256,1024] rounds=9 ranks=0
 """
 
 
 @dataclass(kw_only=True)
 class Settings:
-    lengths: str = "256,1024,4096,16384"
+    lengths: list[int] = field(default_factory=lambda: [256, 1024, 4096, 16384])
     """Tokens, for the kernels on a processor."""
     heads: int = 2
     head_dim: int = 64
@@ -64,7 +64,7 @@ Subject = tuple[str, Callable[[], Passes]]
 
 def measure(settings: Settings) -> Iterator[Row]:
     cpu = torch.device("cpu")
-    for length in map(int, settings.lengths.split(",")):
+    for length in settings.lengths:
         problem = Problem(
             lens=(length,), heads=settings.heads, head_dim=settings.head_dim, device=cpu
         )

@@ -38,7 +38,7 @@ The whole takes 13 minutes; scale=0.2 shortens every sleep, and makes starting u
 
 examples:
   vfm bench engine
-  vfm bench engine "subjects=vfm, simulation" videos=90 scale=0.5
+  vfm bench engine subjects=[vfm,simulation] videos=90 scale=0.5
 """
 
 _CASE_STORE_BYTES = 200 * 2**20
@@ -51,7 +51,9 @@ class Settings:
     gpus: int = 10
     scale: float = 1.0
     """Of all sleeps."""
-    subjects: str = "vfm, simulation, faults, batch, ray data"
+    subjects: list[str] = field(
+        default_factory=lambda: ["vfm", "simulation", "faults", "batch", "ray data"]
+    )
     start_s: float = 2.0
     """In the simulation, of a worker's process."""
 
@@ -83,7 +85,7 @@ def measure(settings: Settings) -> Iterator[Row]:
         "batch": _batch,
         "ray data": _ray_data,
     }
-    names = [name.strip() for name in settings.subjects.split(",")]
+    names = settings.subjects
     for name in names:
         if name not in subjects:
             raise ConfigError(f"subjects={name} is none of: {', '.join(subjects)}")

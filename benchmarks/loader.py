@@ -6,7 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ reading whole samples, decoding them, restoring, and changing ranks, beside othe
 
 read     whole samples of equal tars (about 85 KB: random bytes, a video, a JSON), page cache warm.
          Every subject's consumer takes each part as bytes of its own and parses the JSON. In one
-         process, and with two workers where the subject has any. Samples come in batches of 32.
+         process, and with two workers where the subject has any. Samples come in batches of 32,
+         one by one from the subjects that give them so in one process (vfm, litdata, pread).
 decode   the same in one process with every video decoded by PyAV to RGB, beside the decoder alone:
          its time in the same run, sample by sample
 restore  packs of a curated folder: time to the first batch, fresh and restored at far positions,
@@ -30,18 +31,21 @@ ranks    samples lost and doubled when a run on 2 ranks of 2 workers goes on wit
 
 Each subject runs in a process of its own that ends before the next begins; subjects take turns over
 the rounds, and medians are shown. CPU is user and system time of the process and its workers.
-litdata and mosaicml-streaming are in no extra but `bench`; what cannot be imported says so.
+litdata and mosaicml-streaming are in no extra but `bench`; what cannot be imported says so. Where
+torchvision is absent, the two names of it that mosaicml-streaming imports are stood in for.
 
 examples:
   vfm bench loader
-  vfm bench loader cases=read num_samples=4000 rounds=5
+  vfm bench loader cases=[read] num_samples=4000 rounds=5
 """
+
+
+CASES = ("read", "decode", "restore", "memory", "ranks")
 
 
 @dataclass(kw_only=True)
 class Settings:
-    cases: str = "read,decode,restore,memory,ranks"
-    """Which of the five, with commas between."""
+    cases: list[str] = field(default_factory=lambda: list(CASES))
     num_samples: int = 2000
     num_decoded: int = 200
     workers: int = 2
@@ -53,7 +57,7 @@ class Settings:
 def measure(settings: Settings) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-loader-") as name:
         root = Path(name)
-        chosen = settings.cases.split(",")
+        chosen = settings.cases
         prepared: dict[str, Path] = {}
         absent: dict[str, str] = {}
         if {"read", "decode", "ranks"} & set(chosen):

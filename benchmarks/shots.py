@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ subject has a process of its own.
 
 examples:
   vfm bench shots folder=footage truth=footage/truth.json
-  vfm bench shots clips=clips drawn=10 seed=1 subjects=blend,transnetv2
-  vfm bench shots made=10 seed=1 subjects=blend,content,adaptive
+  vfm bench shots clips=clips drawn=10 seed=1 subjects=[blend,transnetv2]
+  vfm bench shots made=10 seed=1 subjects=[blend,content,adaptive]
 """
 
 Span = tuple[float, float]
@@ -63,7 +63,9 @@ class Settings:
     drawn: int = 10
     made: int = 0
     seed: int = 0
-    subjects: str = "blend,transnetv2,content,adaptive"
+    subjects: list[str] = field(
+        default_factory=lambda: ["blend", "transnetv2", "content", "adaptive"]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,7 @@ def theirs(path: str, detector: str) -> Found:
 
 
 def measure(settings: Settings) -> Iterator[Row]:
-    subjects = [name.strip() for name in settings.subjects.strip("[]").split(",")]
+    subjects = settings.subjects
     unknown = [name for name in subjects if name not in (*OURS, *THEIRS)]
     if unknown:
         known = ", ".join((*OURS, *THEIRS))

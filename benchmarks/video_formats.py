@@ -38,7 +38,7 @@ process of its own; subjects take turns over the rounds.
 
 examples:
   vfm bench video_formats files=[a.mp4,b.mp4]
-  vfm bench video_formats files=[a.mp4,b.mp4] cases=space num_frames=48
+  vfm bench video_formats files=[a.mp4,b.mp4] cases=[space] num_frames=48
 """
 
 SUBJECTS = ("vfm", "PyAV", "OpenCV", "torchcodec")
@@ -48,7 +48,7 @@ IMAGES = ("JPEG", "PNG")
 @dataclass(kw_only=True)
 class Settings:
     files: list[str] = field(default_factory=list)
-    cases: str = "space,load"
+    cases: list[str] = field(default_factory=lambda: ["space", "load"])
     num_frames: int = 96
     intervals: list[int] = field(default_factory=lambda: [8, 16, 32, 250])
     window: int = 5
@@ -66,9 +66,9 @@ def measure(settings: Settings) -> Iterator[Row]:
     clips = [frames_of(name, settings.num_frames) for name in settings.files]
     with tempfile.TemporaryDirectory(prefix="bench-formats-") as name:
         root = Path(name)
-        if "space" in settings.cases.split(","):
+        if "space" in settings.cases:
             yield from _space(clips, root)
-        if "load" in settings.cases.split(","):
+        if "load" in settings.cases:
             yield from _load(settings, clips, root)
 
 

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -28,6 +29,8 @@ from dataloading.parts import PartTable, Place
 
 STATE_VERSION = 1
 _PLANNED = 4096
+_AT_ONCE = 32
+"""Samples that a thread reads in one go where they are delivered one by one."""
 _MAX_OPEN_FILES = 64
 _STATE_KEYS = ("version", "identity", "epoch", "batch", "skipped")
 Sample = dict[str, Any]
@@ -48,7 +51,7 @@ class SampleBatch:
         return len(self.samples)
 
 
-class SampleLoader(IterableDataset[SampleBatch]):
+class SampleLoader(IterableDataset[Any]):
     """Iterating gives the rest of an epoch; iterating anew gives the next one, in another order.
 
     The order of all batches is a function of (seed, epoch) and the folder. Batch k goes to rank
@@ -57,22 +60,26 @@ class SampleLoader(IterableDataset[SampleBatch]):
     the order stays. `state_dict` speaks of what was delivered, and `load_state_dict` takes it with
     any numbers of ranks and workers; under workers take `batch.state`.
 
+    With `batch_size=None` it gives samples, not batches, which is the fastest in one process, as
+    what is read is then still near the processor when it is used.
+
     A sample that cannot be read whole is left out of its batch and named in `skipped`; more than
     `max_bad_samples` of them end the run with a list.
 
     Args:
         path: any folder of tars; `vfm data index` makes opening fast.
-        batch_size: samples in a batch; the last of an epoch may have fewer.
+        batch_size: samples in a batch; the last of an epoch may have fewer. None: no batches.
         shuffle: takes samples in random order inside blocks of `shuffle_shards` shards, which are
             in random order themselves; without it, in the order of the tars.
         parts: extensions to read; all where none are given.
-        num_threads: that read ahead, two batches each; 0 reads when asked. Workers have none.
+        num_threads: that read ahead, two batches each, or 64 samples where there are none; 0 reads
+            when asked. Workers have none.
     """
 
     def __init__(
         self,
         path: str | Path,
-        batch_size: int = 32,
+        batch_size: int | None = 32,
         *,
         shuffle: bool = True,
         shuffle_shards: int = 8,
@@ -83,7 +90,7 @@ class SampleLoader(IterableDataset[SampleBatch]):
         num_ranks: int = 1,
         max_bad_samples: int = 100,
     ) -> None:
-        if batch_size < 1 or shuffle_shards < 1 or num_threads < 0:
+        if (batch_size is not None and batch_size < 1) or shuffle_shards < 1 or num_threads < 0:
             raise ConfigError(
                 f"{batch_size=} {shuffle_shards=} {num_threads=}: at least 1, 1 and 0 are needed"
             )
@@ -117,36 +124,75 @@ class SampleLoader(IterableDataset[SampleBatch]):
         self._fingerprint = table.fingerprint()
 
     def __len__(self) -> int:
-        """Batches of an epoch on this rank."""
-        return -(-len(self._table) // self.batch_size) // self.num_ranks
+        """Batches of an epoch on this rank, or samples where there are no batches."""
+        return -(-len(self._table) // (self.batch_size or 1)) // self.num_ranks
 
-    def __iter__(self) -> Iterator[SampleBatch]:
-        """`state_dict` follows what the newest iterator delivers."""
+    def __iter__(self) -> Iterator[Any]:
+        """`SampleBatch`es, or samples; `state_dict` follows what the newest iterator delivers."""
         if self._begun:
             self._epoch, self._next = self._epoch + 1, 0
         self._begun = True
         info = get_worker_info()
         worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
         turns = range(self._next // self.num_ranks + worker, len(self), num_workers)
-        numbers = [turn * self.num_ranks + self.rank for turn in turns]
-        for number, read in zip(numbers, self._reads(numbers, info is None), strict=True):
-            for key, why in read.bad.items():
-                self._skip(key, why)
-            self._next = (number // self.num_ranks + 1) * self.num_ranks
-            yield SampleBatch(samples=read.samples, state=self.state_dict())
+        num_threads = self.num_threads if info is None else 0
+        return (
+            self._samples(turns, num_threads)
+            if self.batch_size is None
+            else self._batches(turns, num_threads)
+        )
 
-    def _reads(self, numbers: list[int], threads: bool) -> Iterator["_Read"]:
-        """Batches of this epoch, read when asked for or ahead."""
+    def _batches(self, turns: range, num_threads: int) -> Iterator[SampleBatch]:
+        size, end = self.batch_size, len(self._table)
+        assert size is not None
+        firsts = [(turn * self.num_ranks + self.rank) * size for turn in turns]
+        places = [range(first, min(first + size, end)) for first in firsts]
+        for turn, got in zip(turns, self._read(places, num_threads), strict=True):
+            for item in got:
+                if isinstance(item, _Bad):
+                    self._skip(item)
+            self._next = (turn + 1) * self.num_ranks
+            samples = [item for item in got if not isinstance(item, _Bad)]
+            yield SampleBatch(samples=samples, state=self.state_dict())
+
+    def _samples(self, turns: range, num_threads: int) -> Iterator[Sample]:
+        if num_threads:
+            groups = [turns[i : i + _AT_ONCE] for i in range(0, len(turns), _AT_ONCE)]
+            places = [
+                range(
+                    g[0] * self.num_ranks + self.rank,
+                    g[-1] * self.num_ranks + self.rank + 1,
+                    self.num_ranks,
+                )
+                for g in groups
+            ]
+            found = chain.from_iterable(self._read(places, num_threads))
+        else:
+            epoch = self._epoch
+            found = (self._sample(epoch, t * self.num_ranks + self.rank) for t in turns)
+        for turn, item in zip(turns, found, strict=True):
+            self._next = (turn + 1) * self.num_ranks
+            if isinstance(item, _Bad):
+                self._skip(item)
+            else:
+                yield item
+
+    def _read(self, groups: list[range], num_threads: int) -> Iterator[list["Sample | _Bad"]]:
+        """Groups of positions of this epoch, read when asked for or ahead."""
         epoch = self._epoch
-        if not (self.num_threads and threads):
-            yield from (self._read(epoch, number) for number in numbers)
+
+        def read(positions: range) -> list[Sample | _Bad]:
+            return [self._sample(epoch, position) for position in positions]
+
+        if not num_threads:
+            yield from map(read, groups)
             return
-        pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="sample-read")
+        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sample-read")
         try:
-            ahead: deque[Future[_Read]] = deque()
-            for number in numbers:
-                ahead.append(pool.submit(self._read, epoch, number))
-                if len(ahead) > 2 * self.num_threads:
+            ahead: deque[Future[list[Sample | _Bad]]] = deque()
+            for positions in groups:
+                ahead.append(pool.submit(read, positions))
+                if len(ahead) > 2 * num_threads:
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
@@ -186,47 +232,33 @@ class SampleLoader(IterableDataset[SampleBatch]):
     def _identity(self) -> dict[str, Any]:
         return {"data": self._fingerprint, "batch_size": self.batch_size, **self._settings}
 
-    def _read(self, epoch: int, number: int) -> "_Read":
-        """May be called from many threads."""
-        first = number * self.batch_size
-        end = min(first + self.batch_size, len(self._table))
-        read = _Read(samples=[], bad={})
-        while first < end:
-            plan = self._plan_of(epoch, first)
-            until = min(end, plan.end)
-            for place in plan.places[first - plan.start : until - plan.start]:
-                try:
-                    read.samples.append(self._sample(place))
-                except EOFError as error:
-                    read.bad[place[0]] = str(error)
-            first = until
-        return read
-
     def _plan_of(self, epoch: int, position: int) -> "_Plan":
         """Where the samples around this position of the epoch lie."""
-        plan = self._plan
-        if plan is None or plan.epoch != epoch or not plan.start <= position < plan.end:
-            block = self._order.block(epoch, position)
-            inside = position - block.start
-            first = inside - inside % _PLANNED
-            ordinals = block.ordinals[first : first + _PLANNED]
-            places = self._table.places(ordinals)
-            plan = self._plan = _Plan(epoch=epoch, start=block.start + first, places=places)
+        block = self._order.block(epoch, position)
+        inside = position - block.start
+        first = inside - inside % _PLANNED
+        places = self._table.places(block.ordinals[first : first + _PLANNED])
+        start = block.start + first
+        plan = _Plan(epoch=epoch, start=start, end=start + len(places), places=places)
+        self._plan = plan
         return plan
 
-    def _sample(self, place: Place) -> Sample:
-        key, shard, parts = place
+    def _sample(self, epoch: int, position: int) -> "Sample | _Bad":
+        """May be called from many threads."""
+        plan = self._plan
+        if plan is None or plan.epoch != epoch or not plan.start <= position < plan.end:
+            plan = self._plan_of(epoch, position)
+        key, shard, parts = plan.places[position - plan.start]
         # Held here, so that it stays open when another thread drops it.
         file = self._files.get(shard) or self._open(shard)
-        handle = file.fileno()
+        handle, wanted = file.fileno(), self._wanted
         sample: Sample = {"__key__": key}
         for name, offset, size in parts:
-            if self._wanted is None or name in self._wanted:
+            if wanted is None or name in wanted:
                 content = os.pread(handle, size, offset)
                 if len(content) != size:
-                    raise EOFError(
-                        f"{file.name} ends in its {name}, after {len(content)} of {size} bytes"
-                    )
+                    cut = f"ends in its {name}, after {len(content)} of {size} bytes"
+                    return _Bad(key, f"{file.name} {cut}")
                 sample[name] = content
         return sample
 
@@ -242,8 +274,8 @@ class SampleLoader(IterableDataset[SampleBatch]):
             self._files[shard] = file
         return file
 
-    def _skip(self, key: str, why: str) -> None:
-        self.skipped[key] = why
+    def _skip(self, bad: "_Bad") -> None:
+        self.skipped[bad.key] = bad.why
         if len(self.skipped) > self.max_bad_samples:
             listed = "; ".join(f"{key}: {reason}" for key, reason in self.skipped.items())
             raise DataError(
@@ -260,22 +292,18 @@ class SampleLoader(IterableDataset[SampleBatch]):
         self._opening = threading.Lock()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Read:
-    """A batch, and what could not be read of it, by key and reason."""
+class _Bad(NamedTuple):
+    """A sample that could not be read, and why."""
 
-    samples: list[Sample]
-    bad: dict[str, str]
+    key: str
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """Places of the samples from position `start` of an epoch on."""
+    """Places of the samples from position `start` of an epoch on, up to `end`."""
 
     epoch: int
     start: int
+    end: int
     places: list[Place]
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.places)

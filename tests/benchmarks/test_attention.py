@@ -19,7 +19,7 @@ def test_all_subjects_compute_the_same():
 
 
 def test_what_cannot_run_says_so():
-    rows = list(measure(Settings(lengths="32,80", blocks_at=64, rounds=1, ranks=0)))
+    rows = list(measure(Settings(lengths=[32, 80], blocks_at=64, rounds=1, ranks=0)))
     measured = {(row.case, row.subject) for row in rows if row.value is not None}
     assert ("kernels, 80 tokens", "vfm eager") in measured
     assert ("blocks, 64 tokens", "vfm, 8 blocks") in measured

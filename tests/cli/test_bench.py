@@ -88,7 +88,7 @@ def test_a_subject_that_could_not_run_stands_in_the_table() -> None:
 def test_a_run_too_short_for_all_pools_to_be_seen_is_measured() -> None:
     from benchmarks import engine
 
-    rows = list(engine.measure(engine.Settings(videos=4, scale=0.05, subjects="simulation")))
+    rows = list(engine.measure(engine.Settings(videos=4, scale=0.05, subjects=["simulation"])))
     assert {"wall", "results"} <= {r.metric for r in rows if r.subject == "simulation"}
 
 

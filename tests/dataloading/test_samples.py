@@ -126,6 +126,31 @@ def test_state_goes_on_with_any_ranks_workers_and_threads(folder: Path) -> None:
             loader(**changes).load_state_dict(resumed.state_dict())
 
 
+def test_without_batches_samples_come_one_by_one_in_the_same_order(folder: Path) -> None:
+    def loader(**changes: Any) -> SampleLoader:
+        return SampleLoader(folder, None, shuffle_shards=2, seed=4, **changes)
+
+    def names(samples: Iterable[dict[str, Any]]) -> list[str]:
+        return [sample["__key__"] for sample in samples]
+
+    batches = SampleLoader(folder, 3, shuffle_shards=2, seed=4)
+    whole = list(itertools.chain(*keys(batches)))
+    one = loader()
+    assert len(one) == 29
+    assert names(one) == whole
+    assert names(loader(num_threads=2)) == whole
+    shares = [loader(rank=r, num_ranks=3, num_threads=r) for r in range(3)]
+    taken = [names(share) for share in shares]
+    assert [key for turn in zip(*taken, strict=True) for key in turn] == whole[:27]
+    three = loader()
+    assert names(itertools.islice(three, 7)) == whole[:7]
+    resumed = loader(num_threads=2)
+    resumed.load_state_dict(json.loads(json.dumps(three.state_dict())))
+    assert names(resumed) == whole[7:]
+    with pytest.raises(DataError, match="batch_size was None"):
+        batches.load_state_dict(three.state_dict())
+
+
 def test_a_cut_shard_is_named_and_a_sample_cut_later_left_out(folder: Path) -> None:
     index_folder(folder)
     loader = SampleLoader(folder, 4, shuffle=False, num_threads=1)
@@ -134,6 +159,9 @@ def test_a_cut_shard_is_named_and_a_sample_cut_later_left_out(folder: Path) -> N
     path.write_bytes(content[: len(content) // 2])
     got = list(itertools.chain(*keys(loader)))
     assert 0 < len(loader.skipped) == 29 - len(got)
+    single = copied(loader, batch_size=None, num_threads=0)
+    assert [sample["__key__"] for sample in single] == got
+    assert single.skipped == loader.skipped
     assert all("s3.tar ends in its" in why for why in loader.skipped.values())
     with pytest.raises(DataError, match="more than max_bad_samples \\(0\\): deep/"):
         list(copied(loader, max_bad_samples=0))
