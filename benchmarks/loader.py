@@ -296,6 +296,7 @@ def change_ranks_vfm(folder: Path) -> dict[str, int]:
     from dataloading.loader import PackedLoader
     from dataloading.plan import Pack
     from dataloading.prefetch import Prefetcher
+    from dataloading.threads import StorageWatch
 
     config = LoaderConfig(
         path=str(folder), token_budget=1024, num_frames=[1, 5, 9], size=[64, 64], seed=3
@@ -312,6 +313,7 @@ def change_ranks_vfm(folder: Path) -> dict[str, int]:
                 ahead = Prefetcher(
                     planner,
                     lambda sample: None,  # the plan alone is looked at
+                    watch=StorageWatch(60),
                     dp_rank=rank,
                     dp_size=ranks,
                     first_round=worker,

@@ -4,34 +4,35 @@ import math
 import random
 import statistics
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import video_loader
 from benchmarks._apart import apart, cpu_s_used
+from benchmarks._video_readers import MAKERS, frame_times, pictures, right
 from benchmarks.row import Row
 from common.errors import ConfigError
 
 HELP = """
 frames for training kept as video, as JPEG and as PNG: NVIDIA's measures for NVVL
 
-space    bytes of the same frames as PNG, JPEG, H.264 and HEVC (key frame every 16), and their PSNR
-         against the frames given, over all values of all frames
+space    bytes of the same frames as PNG, as JPEG, and as H.264 and HEVC with a key frame every
+         `intervals` frames, and their PSNR against the frames given, over all values of all frames
 load     random windows from H.264 (CRF 18) with a key frame every `intervals` frames, by vfm, by
          PyAV, OpenCV and torchcodec used directly, and from JPEG and PNG files through Pillow. All
          have the same `threads`, two batches read ahead, and a step that takes `step_ms`:
          overhead   wall time that a step waits for its batch, median
          load       processor time over wall time
          memory     highest resident memory of the process less that before the first window
-         right      share of frames that are the ones asked for; "of" how many could be told apart
+         right      share of frames that are the ones asked for, by a decode of the whole file with
+                    OpenCV's FFmpeg; "of" how many could be told apart; "levels" their difference
 
 The first `num_frames` frames of each file are taken, at the file's own size. Each subject runs in a
 process of its own; subjects take turns over the rounds.
@@ -41,7 +42,6 @@ examples:
   vfm bench video_formats files=[a.mp4,b.mp4] cases=[space] num_frames=48
 """
 
-SUBJECTS = ("vfm", "PyAV", "OpenCV", "torchcodec")
 IMAGES = ("JPEG", "PNG")
 
 
@@ -51,6 +51,8 @@ class Settings:
     cases: list[str] = field(default_factory=lambda: ["space", "load"])
     num_frames: int = 96
     intervals: list[int] = field(default_factory=lambda: [8, 16, 32, 250])
+    crf: list[int] = field(default_factory=lambda: [12, 18, 24, 30])
+    """Of the videos whose space is measured; those that are loaded have 18."""
     window: int = 5
     batch_size: int = 8
     steps: int = 20
@@ -67,7 +69,7 @@ def measure(settings: Settings) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-formats-") as name:
         root = Path(name)
         if "space" in settings.cases:
-            yield from _space(clips, root)
+            yield from _space(settings, clips, root)
         if "load" in settings.cases:
             yield from _load(settings, clips, root)
 
@@ -86,21 +88,21 @@ def frames_of(file: str, most: int) -> np.ndarray:
     return whole[:, : whole.shape[1] // 2 * 2, : whole.shape[2] // 2 * 2]
 
 
-def _space(clips: list[np.ndarray], root: Path) -> Iterator[Row]:
-    forms: list[tuple[str, Callable[[np.ndarray, Path], np.ndarray]]] = [
-        ("PNG", lambda clip, path: store_images(clip, path, "png", 0))
+def _space(settings: Settings, clips: list[np.ndarray], root: Path) -> Iterator[Row]:
+    forms: list[tuple[str, str, Callable[[np.ndarray, Path], np.ndarray]]] = [
+        ("space", "PNG", lambda clip, path: store_images(clip, path, "png", 0))
     ]
     for quality in (50, 75, 90, 95):
-        forms.append(
-            (f"JPEG, quality {quality}", lambda c, p, q=quality: store_images(c, p, "jpg", q))
-        )
-    for codec, named in (("libx264", "H.264"), ("libx265", "HEVC")):
-        for crf in (12, 18, 24, 30):
-            forms.append(
-                (f"{named}, CRF {crf}", lambda c, p, k=codec, q=crf: stored_video(c, p, k, q))
-            )
+        named = f"JPEG, quality {quality}"
+        forms.append(("space", named, lambda c, p, q=quality: store_images(c, p, "jpg", q)))
+    for interval in settings.intervals:
+        case = f"space, key frame every {interval}"
+        for codec, named in (("libx264", "H.264"), ("libx265", "HEVC")):
+            for crf in settings.crf:
+                store = partial(stored_video, codec=codec, crf=crf, interval=interval)
+                forms.append((case, f"{named}, CRF {crf}", store))
     png_bytes = 0
-    for subject, store in forms:
+    for case, subject, store in forms:
         num_bytes, squares, values = 0, 0.0, 0
         for i, clip in enumerate(clips):
             folder = root / "space"
@@ -113,10 +115,10 @@ def _space(clips: list[np.ndarray], root: Path) -> Iterator[Row]:
                 path.unlink()
         png_bytes = png_bytes or num_bytes
         frames = sum(map(len, clips))
-        yield _row("space", subject, "space", num_bytes / frames / 1024, "KiB/frame")
-        yield _row("space", subject, "less than PNG", png_bytes / num_bytes, "times")
+        yield _row(case, subject, "space", num_bytes / frames / 1024, "KiB/frame")
+        yield _row(case, subject, "less than PNG", png_bytes / num_bytes, "times")
         if squares:
-            yield _row("space", subject, "PSNR", 10 * math.log10(255**2 * values / squares), "dB")
+            yield _row(case, subject, "PSNR", 10 * math.log10(255**2 * values / squares), "dB")
 
 
 def store_images(clip: np.ndarray, folder: Path, suffix: str, quality: int) -> np.ndarray:
@@ -130,8 +132,11 @@ def store_images(clip: np.ndarray, folder: Path, suffix: str, quality: int) -> n
     return np.stack([np.asarray(Image.open(p)) for p in sorted(folder.glob(f"*.{suffix}"))])
 
 
-def stored_video(clip: np.ndarray, path: Path, codec: str, crf: int) -> np.ndarray:
-    store_video(clip, path.with_suffix(".mp4"), codec, crf, 16)
+def stored_video(
+    clip: np.ndarray, path: Path, *, codec: str, crf: int, interval: int
+) -> np.ndarray:
+    """Writes a video; gives what it holds."""
+    store_video(clip, path.with_suffix(".mp4"), codec, crf, interval)
     return frames_of(str(path.with_suffix(".mp4")), len(clip))
 
 
@@ -171,8 +176,8 @@ def _load(settings: Settings, clips: list[np.ndarray], root: Path) -> Iterator[R
         files = [str(root / f"{i}-{interval}.mp4") for i in range(len(clips))]
         for clip, file in zip(clips, files, strict=True):
             store_video(clip, Path(file), "libx264", 18, interval)
-        times = [video_loader.frame_times(file).tolist() for file in files]
-        for subject in SUBJECTS:
+        times = [frame_times(file).tolist() for file in files]
+        for subject in MAKERS:
             case = f"key frame every {interval}"
             jobs.append((case, subject, {**common, "files": files, "times": times}))
     for subject, suffix in zip(IMAGES, ("jpg", "png"), strict=True):
@@ -206,13 +211,14 @@ _METRICS = {
     "memory": "MiB",
     "right": "1",
     "of": "frames",
+    "levels": "levels",
 }
 
 
 def load_one(subject: str, job: dict[str, Any]) -> dict[str, float]:
     """Runs in a process of its own."""
     times = [np.array(t) for t in job["times"]]
-    read = _maker(subject)(job["files"], times, job["frames"])
+    read = MAKERS.get(subject, pictures)(job["files"], times, job["frames"])
     windows = [(number, first) for number, first in job["windows"]]
     read(windows[0])
     before = _resident_mib()
@@ -241,48 +247,8 @@ def load_one(subject: str, job: dict[str, Any]) -> dict[str, float]:
         "memory": highest - before,
     }
     if times:
-        share, told = video_loader.right(read, windows, job["files"], job["frames"])
-        made |= {"right": share, "of": told}
+        made |= right(read, windows, job["files"], job["frames"])
     return made
-
-
-def _maker(subject: str) -> Callable[..., video_loader.Read]:
-    if subject == "torchcodec":
-        return torchcodec
-    return video_loader.MAKERS.get(subject, images)
-
-
-def images(folders: list[str], times: list[np.ndarray], num_frames: int) -> video_loader.Read:
-    from PIL import Image
-
-    files = [sorted(Path(folder).iterdir()) for folder in folders]
-
-    def read(window: video_loader.Window) -> np.ndarray:
-        number, first = window
-        return np.stack(
-            [np.asarray(Image.open(p)) for p in files[number][first : first + num_frames]]
-        )
-
-    return read
-
-
-def torchcodec(files: list[str], times: list[np.ndarray], num_frames: int) -> video_loader.Read:
-    from torchcodec.decoders import VideoDecoder  # type: ignore[import-not-found]
-
-    mine = threading.local()
-
-    def read(window: video_loader.Window) -> np.ndarray:
-        number, first = window
-        if not hasattr(mine, "open"):
-            mine.open = {}
-        if number not in mine.open:
-            mine.open[number] = VideoDecoder(
-                files[number], dimension_order="NHWC", num_ffmpeg_threads=1
-            )
-        batch = mine.open[number].get_frames_in_range(first, first + num_frames)
-        return batch.data.numpy()
-
-    return read
 
 
 def _resident_mib() -> float:

@@ -79,8 +79,9 @@ class CurriculumStage:
 class LoaderConfig:
     """From curated folders to a stream of packs.
 
-    `cache_bytes`, `prefetch_packs`, `num_threads`, `max_bad_clips` and `accept_changes` never
-    change what is delivered, so a resumed run may change them; others only with `accept_changes`.
+    `cache_bytes`, `prefetch_packs`, `num_threads`, `storage_timeout_s`, `max_bad_clips` and
+    `accept_changes` never change what is delivered, so a resumed run may change them; others only
+    with `accept_changes`.
     """
 
     path: str
@@ -129,6 +130,8 @@ class LoaderConfig:
     prefetch_packs: int = 2
     """Packs that are read ahead of the one in use; each is in memory, decoded."""
     num_threads: int = 2
+    storage_timeout_s: float = 50.0
+    """A file that takes longer to read ends the run with its name."""
     max_bad_clips: int = 100
     """More unreadable clips than this stop the run with a list of them. Each rank counts those
     that it finds itself since it was started; those that a resumed state names do not count again.
@@ -164,6 +167,8 @@ class LoaderConfig:
             self._at_least(name, 1)
         self._at_least("cache_bytes", 0)
         self._at_least("max_bad_clips", 0)
+        if not self.storage_timeout_s > 0:
+            raise ConfigError(f"storage_timeout_s is {self.storage_timeout_s}, must be positive")
         if self.pool_size is not None:
             self._at_least("pool_size", 1)
         self._check_blend("blend", self.blend)

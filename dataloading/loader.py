@@ -19,6 +19,7 @@ from dataloading.share import Peers, Sharing
 from dataloading.sources import Sample
 from dataloading.split import WindowShape
 from dataloading.state import LoaderState
+from dataloading.threads import StorageWatch
 
 
 class PackedLoader(IterableDataset[Batch]):
@@ -85,6 +86,7 @@ class PackedLoader(IterableDataset[Batch]):
         self._share = share
         self._verify_packs = verify_packs
         self._sharing: Sharing | None = None
+        self._watch = StorageWatch(config.storage_timeout_s)
 
     # Iteration
 
@@ -132,7 +134,11 @@ class PackedLoader(IterableDataset[Batch]):
         """Ends the threads. Iterating again continues after the last delivered batch."""
         self._drop_parents_threads()
         if self._prefetcher is not None:
-            self._prefetcher.close()
+            if self._watch.stalled:
+                self._prefetcher.stop()
+                self._reader, self._watch = None, StorageWatch(self.config.storage_timeout_s)
+            else:
+                self._prefetcher.close()
             self._prefetcher = None
 
     def __enter__(self) -> Self:
@@ -213,6 +219,7 @@ class PackedLoader(IterableDataset[Batch]):
                 [stage.windows for stage in self._catalogue.stages],
                 seed=self.config.seed,
                 cache_bytes=self.config.cache_bytes,
+                watch=self._watch,
             )
         if self._peers is not None:
             self._sharing = Sharing(self._peers, self._share, self._reader)
@@ -223,6 +230,7 @@ class PackedLoader(IterableDataset[Batch]):
         return Prefetcher(
             planner,
             shared.read if shared else self._reader.read,
+            watch=self._watch,
             mine=shared.mine if shared else None,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
@@ -262,12 +270,12 @@ class PackedLoader(IterableDataset[Batch]):
         """All of a pack, in its order, on every rank of the group alike."""
         if self._sharing is not None:
             assert self._prefetcher is not None
-            parts = [read.result() for read in pending.reads]
+            parts = [self._watch.wait(read) for read in pending.reads]
             return self._sharing.exchange(pending.pack.samples, parts, self._prefetcher.pool)
         found: list[Window | MediaError] = []
         for read in pending.reads:
             try:
-                found.append(read.result())
+                found.append(self._watch.wait(read))
             except MediaError as error:
                 found.append(error)
         return found

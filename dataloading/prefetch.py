@@ -4,13 +4,14 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dataloading.plan import Pack, Planner
 from dataloading.sources import Sample
 from dataloading.state import LoaderState
+from dataloading.threads import ReadPool, StorageWatch
 
 _POLL_S = 0.1
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Prefetcher(Generic[T]):
         planner: Planner,
         read: Callable[[Sample], T],
         *,
+        watch: StorageWatch,
         mine: Callable[[Sequence[Sample]], list[bool]] | None = None,
         dp_rank: int,
         dp_size: int,
@@ -51,7 +53,8 @@ class Prefetcher(Generic[T]):
     ) -> None:
         """Of the rounds of `dp_size` packs, takes every `every_round`-th from `first_round` on.
 
-        Each sample of a pack is read by `read` in some thread, of those that `mine` says.
+        Each sample of a pack is read by `read` in some thread, of those that `mine` says; `watch`
+        knows of a storage that keeps these waiting.
         """
         self._planner = planner
         self._read = read
@@ -60,7 +63,8 @@ class Prefetcher(Generic[T]):
         self._dp_size = dp_size
         self._pass_over = first_round
         self._every_round = every_round
-        self.pool = ThreadPoolExecutor(num_threads, thread_name_prefix="loader-read")
+        self._watch = watch
+        self.pool = ReadPool(num_threads, "loader-read")
         """Where samples are read, and decoded where that comes later."""
         self._pid = os.getpid()
         self._room = threading.Semaphore(num_packs)
@@ -82,7 +86,7 @@ class Prefetcher(Generic[T]):
         assert not self.forked
         if self._stop.is_set():
             raise StopIteration
-        item = self._queue.get()
+        item = self._watch.take(self._queue)
         if isinstance(item, Pending):
             self._room.release()
             return item

@@ -11,6 +11,7 @@ from common.errors import MediaError
 from dataloading.index import ClipLocation, ClipTable
 from dataloading.sources import Sample
 from dataloading.split import Windows
+from dataloading.threads import StorageWatch
 from dataloading.windows import (
     FrameCache,
     Frames,
@@ -36,12 +37,19 @@ class WindowReader:
     """Reads samples, from many threads at once; a pure function of the sample and the data."""
 
     def __init__(
-        self, table: ClipTable, stages: list[Windows], *, seed: int, cache_bytes: int
+        self,
+        table: ClipTable,
+        stages: list[Windows],
+        *,
+        seed: int,
+        cache_bytes: int,
+        watch: StorageWatch,
     ) -> None:
-        """`stages`: the windows in each stage of the curriculum."""
+        """`stages`: the windows in each stage of the curriculum. `watch` hears of every read."""
         self._table = table
         self._stages = stages
         self._seed = seed
+        self._watch = watch
         self._cache = FrameCache(cache_bytes)
 
     def read(self, sample: Sample) -> Window:
@@ -52,9 +60,9 @@ class WindowReader:
             kept = self._cache.get(
                 (sample.ordinal, spec.span_s, spec.size),
                 spec.span_bytes,
-                lambda: _decoded(clip, spec, whole_span=True),
+                lambda: self._decoded(clip, spec, whole_span=True),
             )
-            frames, caption = kept or _decoded(clip, spec, whole_span=False)
+            frames, caption = kept or self._decoded(clip, spec, whole_span=False)
             rgb = frames.at(spec.times_s, spec.period_s)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
@@ -68,7 +76,7 @@ class WindowReader:
         """The clip's file and its caption. Raises as `read_members`."""
         clip = self._table.location(sample.ordinal)
         try:
-            return read_members(clip)
+            return self._members(clip)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
 
@@ -113,7 +121,12 @@ class WindowReader:
             size=(int(windows.size[n, 0]), int(windows.size[n, 1])),
         )
 
+    def _members(self, clip: ClipLocation) -> tuple[bytes, str]:
+        with self._watch.reading(clip.shard):
+            return read_members(clip)
 
-def _decoded(clip: ClipLocation, spec: WindowSpec, *, whole_span: bool) -> tuple[Frames, str]:
-    video, caption = read_members(clip)
-    return (decode_span if whole_span else decode_window)(video, spec), caption
+    def _decoded(
+        self, clip: ClipLocation, spec: WindowSpec, *, whole_span: bool
+    ) -> tuple[Frames, str]:
+        video, caption = self._members(clip)
+        return (decode_span if whole_span else decode_window)(video, spec), caption

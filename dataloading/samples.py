@@ -12,7 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from io import FileIO
 from itertools import chain
@@ -26,6 +26,7 @@ from common import rng
 from common.errors import ConfigError, DataError
 from dataloading.order import FixedOrder, ShuffledOrder
 from dataloading.parts import PartTable, Place
+from dataloading.threads import ReadPool, StorageWatch
 
 STATE_VERSION = 1
 _PLANNED = 4096
@@ -74,6 +75,7 @@ class SampleLoader(IterableDataset[Any]):
         parts: extensions to read; all where none are given.
         num_threads: that read ahead, two batches each, or 64 samples where there are none; 0 reads
             when asked. Workers have none.
+        storage_timeout_s: where threads read, a file that takes longer ends the run with its name.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class SampleLoader(IterableDataset[Any]):
         rank: int = 0,
         num_ranks: int = 1,
         max_bad_samples: int = 100,
+        storage_timeout_s: float = 50.0,
     ) -> None:
         if (batch_size is not None and batch_size < 1) or shuffle_shards < 1 or num_threads < 0:
             raise ConfigError(
@@ -103,6 +106,7 @@ class SampleLoader(IterableDataset[Any]):
         self.num_ranks = num_ranks
         self.num_threads = num_threads
         self.max_bad_samples = max_bad_samples
+        self.storage_timeout_s = storage_timeout_s
         self.skipped: dict[str, str] = {}
         self._settings = {"seed": seed, "shuffle": shuffle, "shuffle_shards": shuffle_shards}
         self._table = table = PartTable.open(self.path)
@@ -169,7 +173,9 @@ class SampleLoader(IterableDataset[Any]):
             found = chain.from_iterable(self._read(places, num_threads))
         else:
             epoch = self._epoch
-            found = (self._sample(epoch, t * self.num_ranks + self.rank) for t in turns)
+            found = (
+                self._sample(self._place(epoch, t * self.num_ranks + self.rank)) for t in turns
+            )
         for turn, item in zip(turns, found, strict=True):
             self._next = (turn + 1) * self.num_ranks
             if isinstance(item, _Bad):
@@ -180,24 +186,31 @@ class SampleLoader(IterableDataset[Any]):
     def _read(self, groups: list[range], num_threads: int) -> Iterator[list["Sample | _Bad"]]:
         """Groups of positions of this epoch, read when asked for or ahead."""
         epoch = self._epoch
+        if not num_threads:
+            for positions in groups:
+                yield [self._sample(self._place(epoch, position)) for position in positions]
+            return
+        watch = StorageWatch(self.storage_timeout_s)
 
         def read(positions: range) -> list[Sample | _Bad]:
-            return [self._sample(epoch, position) for position in positions]
+            found = []
+            for position in positions:
+                place = self._place(epoch, position)
+                with watch.reading(self._table.shards[place[1]]):
+                    found.append(self._sample(place))
+            return found
 
-        if not num_threads:
-            yield from map(read, groups)
-            return
-        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="sample-read")
+        pool = ReadPool(num_threads, "sample-read")
         try:
             ahead: deque[Future[list[Sample | _Bad]]] = deque()
             for positions in groups:
                 ahead.append(pool.submit(read, positions))
                 if len(ahead) > 2 * num_threads:
-                    yield ahead.popleft().result()
+                    yield watch.wait(ahead.popleft())
             while ahead:
-                yield ahead.popleft().result()
+                yield watch.wait(ahead.popleft())
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=not watch.stalled, cancel_futures=True)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; the same on all ranks that took equally many batches, up to `skipped`."""
@@ -243,12 +256,16 @@ class SampleLoader(IterableDataset[Any]):
         self._plan = plan
         return plan
 
-    def _sample(self, epoch: int, position: int) -> "Sample | _Bad":
-        """May be called from many threads."""
+    def _place(self, epoch: int, position: int) -> Place:
+        """Where the sample at this position of the epoch lies."""
         plan = self._plan
         if plan is None or plan.epoch != epoch or not plan.start <= position < plan.end:
             plan = self._plan_of(epoch, position)
-        key, shard, parts = plan.places[position - plan.start]
+        return plan.places[position - plan.start]
+
+    def _sample(self, place: Place) -> "Sample | _Bad":
+        """May be called from many threads."""
+        key, shard, parts = place
         # Held here, so that it stays open when another thread drops it.
         file = self._files.get(shard) or self._open(shard)
         handle, wanted = file.fileno(), self._wanted

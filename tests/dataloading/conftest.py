@@ -1,11 +1,13 @@
-"""Shared by the loader's tests: one small folder, written once."""
+"""Shared by the loader's tests: one small folder and a few videos, written once."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.dataloading.films import FILES, write
 from tests.dataloading.folder import Clip, make_folder
+from tests.dataloading.packs import loader, take
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +38,22 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ],
         },
     )
+
+
+@pytest.fixture(scope="session")
+def stream(small_folder: Path) -> list[str]:
+    """The first packs of one rank with everything in memory: what all else must give."""
+    return take(loader(small_folder), 24)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    """Of every kind in `FILES`, by name."""
+    return {name: write(folder / name, **made) for name, made in FILES.items()}
+
+
+@pytest.fixture(scope="session")
+def two(files: dict[str, Path]) -> list[Path]:
+    """One with reordered frames, and one of variable rate."""
+    return [files["bframes.mp4"], files["gaps.mp4"]]

@@ -1,4 +1,4 @@
-"""Windows of plain video files against PyAV itself, and their order, state and pool (wiring only).
+"""Windows of plain video files against PyAV itself (wiring only).
 
 The reference decodes each file from its first packet to its last and knows nothing of seeking.
 """
@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,92 +15,13 @@ import av
 import numpy as np
 import pytest
 import torch
-from av.video.reformatter import Interpolation
 
 from common.errors import ConfigError, DataError, MediaError
 from common.indexed_video import IndexedVideo
-from common.picture import EXACT
 from dataloading.video import VideoDataset, VideoLoader
+from tests.dataloading.films import FILES, dataset, reference, run, same, write
 
 FOOTAGE = Path(os.environ.get("VFM_TEST_VIDEOS", Path(__file__).parents[3] / "shared/videos"))
-SIZE = (64, 48)
-
-
-def write(
-    path: Path,
-    codec: str = "libx264",
-    *,
-    num_frames: int = 70,
-    size: tuple[int, int] = SIZE,
-    gaps: bool = False,
-    options: dict[str, str] | None = None,
-) -> Path:
-    """Moving noise at 25 frames/s; with `gaps`, every seventh frame is missing."""
-    rs = np.random.RandomState(len(path.name))
-    noise = rs.randint(0, 255, (size[1] // 8, size[0] // 8 + num_frames, 3), dtype=np.uint8)
-    with av.open(str(path), "w") as out:
-        stream: Any = out.add_stream(codec, rate=25, options=options or {})
-        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-        stream.codec_context.time_base = Fraction(1, 25)
-        for i in range(num_frames):
-            if gaps and i % 7 == 3:
-                continue
-            view = noise[:, i : i + size[0] // 8].repeat(8, 0).repeat(8, 1)
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(view), "rgb24")
-            frame.pts, frame.time_base = i, Fraction(1, 25)
-            out.mux(stream.encode(frame))
-        out.mux(stream.encode(None))
-    return path
-
-
-def reference(path: Path, color: str = "rgb") -> tuple[np.ndarray, np.ndarray]:
-    """All frames `uint8 [n, H, W, 3]` and their times, by PyAV alone."""
-    frames, times_s = [], []
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        for frame in container.decode(stream):
-            same: Any = dict(interpolation=Interpolation.BILINEAR | EXACT, dst_color_range="JPEG")
-            if color == "rgb":
-                frames.append(frame.reformat(format="rgb24", **same).to_ndarray())
-            else:
-                planes = frame.reformat(format="yuv444p", **same)
-                frames.append(
-                    np.stack(
-                        [
-                            np.asarray(p).reshape(frame.height, -1)[:, : frame.width]
-                            for p in planes.planes
-                        ],
-                        -1,
-                    )
-                )
-            assert frame.pts is not None and frame.time_base is not None
-            times_s.append(float((frame.pts - (stream.start_time or 0)) * frame.time_base))
-    order = np.argsort(times_s)
-    return np.stack(frames)[order], np.array(times_s)[order]
-
-
-FILES: dict[str, dict[str, Any]] = {
-    "bframes.mp4": dict(options={"g": "24", "bf": "3", "refs": "3"}),
-    "pyramid.mkv": dict(options={"g": "30", "bf": "8", "x264-params": "b-pyramid=normal"}),
-    "open.mp4": dict(options={"x264-params": "open-gop=1:keyint=20:bframes=3:scenecut=0"}),
-    "one_gop.mp4": dict(options={"g": "500", "bf": "2"}),
-    "gaps.mp4": dict(gaps=True, options={"g": "12", "bf": "2"}),
-    "hevc.mp4": dict(codec="libx265", options={"x265-params": "keyint=20:log-level=none"}),
-    "vp9.webm": dict(codec="libvpx-vp9", options={"g": "20", "deadline": "realtime"}),
-    "mpeg4.avi": dict(codec="mpeg4", options={"g": "12", "bf": "0"}),
-    "stream.ts": dict(options={"g": "12", "bf": "2"}),
-}
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("files")
-    return {name: write(folder / name, **made) for name, made in FILES.items()}
-
-
-@pytest.fixture(scope="module")
-def two(files: dict[str, Path]) -> list[Path]:
-    return [files["bframes.mp4"], files["gaps.mp4"]]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -203,94 +123,6 @@ def test_scale_crop_and_flip(two: list[Path]) -> None:
         placed.add(hits[0])
     assert len(placed) > 20
     assert {flip for _, _, flip in placed} == {False, True}
-
-
-def run(loader: VideoLoader, epochs: int = 1) -> list[tuple[list[int], torch.Tensor]]:
-    return [(b.indices, b.frames) for _ in range(epochs) for b in loader]
-
-
-def same(one: list[tuple[list[int], torch.Tensor]], other: list) -> bool:
-    return [i for i, _ in one] == [i for i, _ in other] and all(
-        torch.equal(a, b) for (_, a), (_, b) in zip(one, other, strict=True)
-    )
-
-
-def dataset(files: list[Path], **changes: Any) -> VideoDataset:
-    values: dict[str, Any] = dict(sequence_length=3, every=4, crop=(32, 32), flip=0.5, seed=1)
-    return VideoDataset(files, **{**values, **changes})
-
-
-def test_an_epoch_is_every_window_once_in_an_order_of_its_own(two: list[Path]) -> None:
-    data = dataset(two)
-    loader = VideoLoader(data, batch_size=4, shuffle=True)
-    epochs = [run(loader), run(loader)]
-    for epoch in epochs:
-        assert sorted(i for indices, _ in epoch for i in indices) == list(range(len(data)))
-        assert len(epoch) == len(loader) == -(-len(data) // 4)
-        assert epoch[0][1].shape == (4, 3, 3, 32, 32)
-    assert [i for i, _ in epochs[0]] != [i for i, _ in epochs[1]]
-    plain = [i for indices, _ in run(VideoLoader(data, batch_size=4)) for i in indices]
-    assert plain == list(range(len(data)))
-    assert len(VideoLoader(data, batch_size=4, drop_last=True)) == len(data) // 4
-
-
-def test_threads_and_prefetch_change_nothing(two: list[Path]) -> None:
-    runs = [
-        run(VideoLoader(dataset(two), 4, True, num_threads=threads, prefetch=ahead), 2)
-        for threads, ahead in ((1, 1), (4, 3), (3, 9))
-    ]
-    assert same(runs[0], runs[1])
-    assert same(runs[0], runs[2])
-
-
-@pytest.mark.parametrize("taken", [0, 1, 5, 7, 8, 9])
-def test_a_state_continues_exactly(taken: int, two: list[Path]) -> None:
-    whole = run(VideoLoader(dataset(two), 4, True), 3)
-    loader = VideoLoader(dataset(two), 4, True)
-    per_epoch = len(loader)
-    assert per_epoch == 8
-    count = 0
-    while count < taken:
-        for _ in loader:
-            count += 1
-            if count == taken:
-                break
-    state = json.loads(json.dumps(loader.state_dict()))
-    resumed = VideoLoader(dataset(two), 4, True, num_threads=1)
-    resumed.load_state_dict(state)
-    rest = run(resumed, 3 - taken // per_epoch)
-    assert same(rest, whole[taken:])
-
-
-def test_states_of_other_batches_are_refused(two: list[Path]) -> None:
-    state = VideoLoader(dataset(two), 4, True).state_dict()
-    for other in (
-        VideoLoader(dataset(two), 5, True),
-        VideoLoader(dataset(two), 4, False),
-        VideoLoader(dataset(two[::-1]), 4, True),
-        VideoLoader(dataset(two, flip=0.4), 4, True),
-    ):
-        with pytest.raises(DataError, match="cannot continue other batches: "):
-            other.load_state_dict(state)
-    with pytest.raises(DataError, match="lacks identity, epoch, batch, skipped"):
-        VideoLoader(dataset(two)).load_state_dict({"version": 1})
-
-
-def test_ranks_share_an_epoch(two: list[Path]) -> None:
-    alone = run(VideoLoader(dataset(two), 4, True))
-    shares = [run(VideoLoader(dataset(two), 4, True, rank=r, num_ranks=3)) for r in range(3)]
-    assert [len(share) for share in shares] == [2, 2, 2]
-    mixed = [share[k] for k in range(2) for share in shares]
-    assert same(mixed, alone[:6])
-
-
-def test_an_older_iterator_says_that_it_ended(two: list[Path]) -> None:
-    loader = VideoLoader(dataset(two), 4)
-    older = iter(loader)
-    next(older)
-    assert len(run(loader)) == len(loader)
-    with pytest.raises(RuntimeError, match="ended when another was begun"):
-        next(older)
 
 
 def test_few_files_stay_open(tmp_path: Path) -> None:
@@ -419,14 +251,3 @@ def test_real_footage_agrees_with_the_projects_own_reader(name: str) -> None:
     window = data.read_at(0, float(begin_s))
     assert window.times_s.numpy() == pytest.approx([f.pts_s for f in frames], abs=1e-6)
     assert np.array_equal(window.pixels.numpy(), np.stack([f.rgb for f in frames]))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU tier: no CUDA device here")
-def test_frames_on_the_gpu_are_those_of_the_processor(two: list[Path]) -> None:
-    data = dataset(two, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
-    on_gpu = run(VideoLoader(data, 4, True, device="cuda"), 2)
-    assert all(frames.is_cuda for _, frames in on_gpu)
-    on_cpu = run(VideoLoader(data, 4, True), 2)
-    assert [i for i, _ in on_gpu] == [i for i, _ in on_cpu]
-    for (_, a), (_, b) in zip(on_gpu, on_cpu, strict=True):
-        assert torch.allclose(a.cpu(), b, atol=1e-6)
