@@ -19,8 +19,9 @@ from benchmarks.row import Row
 from common.errors import ConfigError
 from common.media import VideoReader
 from common.planes import small_picture
+from common.tape import Spill
 from curation.config import ShotsConfig
-from curation.shots import shot_finder, split_spans
+from curation.shots import FrameTimes, shot_finder, split_spans
 from curation.stages.analyse import reduced_size
 
 HELP = """
@@ -82,21 +83,20 @@ def ours(path: str, detector: str) -> Found:
     """What lies between the clips that a curation would make, and processor seconds."""
     began = time.process_time()
     config = ShotsConfig(detector=detector)
-    with VideoReader(path) as reader:
+    with VideoReader(path) as reader, Spill() as spill:
         size = reduced_size(reader.info.width, reader.info.height, 320)
-        finder = shot_finder(config, fps=reader.info.fps)
-        starts, end_us = [], 0
+        finder = shot_finder(config, fps=reader.info.fps, spill=spill)
+        starts, end_us = FrameTimes(spill, max_clip_us=10**12), 0
         for frame in reader.frames():
             starts.append(round(frame.pts_s * 1e6))
             end_us = round((frame.pts_s + frame.duration_s) * 1e6)
-            finder.feed(starts[-1], *small_picture(reader, frame.picture, size))
-    clips, _ = split_spans(
-        (starts[0], end_us),
-        finder.boundaries(),
-        np.array(starts),
-        10**12,
-        min_shot_us=round(config.min_shot_s * 1e6),
-    )
+            finder.feed(starts.last_us, *small_picture(reader, frame.picture, size))
+        clips, _ = split_spans(
+            (starts.first_us, end_us),
+            finder.boundaries(),
+            starts,
+            min_shot_us=round(config.min_shot_s * 1e6),
+        )
     spans = [(a[1] / 1e6, b[0] / 1e6) for a, b in itertools.pairwise(clips)]
     return spans, time.process_time() - began
 

@@ -1,5 +1,6 @@
-"""Stored pictures to displayed ones: the flags of conversion, and the display matrix."""
+"""Stored pictures to displayed ones: flags of conversion, matrices of colour, display matrices."""
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,12 @@ EXACT = (
     | Interpolation.FULL_CHR_H_INP
 )
 """How pictures are converted everywhere: the same on every machine, without a cast."""
+
+
+BT709, BT2020 = (0.2126, 0.0722), (0.2627, 0.0593)
+_WEIGHTS = {1: BT709, 9: BT2020, 10: BT2020}
+"""Weights of red and blue in brightness by `AVColorSpace`: BT.709, BT.2020 twice."""
+_BT601 = (0.299, 0.114)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,3 +81,35 @@ def turn_of(picture: VideoFrame) -> Turn:
     if b and c and not (a or d):
         return Turn(transpose=True, mirror_x=c < 0, mirror_y=b < 0)
     return Turn()
+
+
+def weights_of(picture: VideoFrame) -> tuple[float, float]:
+    """Of red and blue in its brightness."""
+    return _WEIGHTS.get(picture.colorspace, _BT601)
+
+
+def hdr_weights(picture: VideoFrame) -> tuple[float, float]:
+    """The same of high dynamic range, whose matrix is that of BT.2020 where none is named."""
+    return BT709 if picture.colorspace == 1 else BT2020
+
+
+@functools.cache
+def bgr_matrix(weights: tuple[float, float], *, full_range: bool) -> np.ndarray:
+    """`float64 [3, 4]`: (Y, Cb, Cr, 1) in 0 to 255 to blue, green, red (ITU-R BT.601, BT.709,
+    BT.2020).
+
+    Args:
+        weights: of red and blue in the brightness.
+    """
+    kr, kb = weights
+    kg = 1 - kr - kb
+    luma, chroma, black = (1.0, 1.0, 0) if full_range else (255 / 219, 255 / 224, 16)
+    rows = np.array(
+        [
+            [luma, chroma * 2 * (1 - kb), 0],
+            [luma, -chroma * 2 * kb * (1 - kb) / kg, -chroma * 2 * kr * (1 - kr) / kg],
+            [luma, 0, chroma * 2 * (1 - kr)],
+        ]
+    )
+    offset = rows @ np.array([-black, -128, -128])
+    return np.column_stack([rows, offset])

@@ -12,11 +12,10 @@ import numpy as np
 from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 
+from common.picture import BT709, bgr_matrix, hdr_weights, weights_of
+from common.tone_map import grey_levels, tone_mapped
 from common.video_reader import VideoReader
 
-_KR_KB = {1: (0.2126, 0.0722), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
-"""Weights of red and blue in brightness by `AVColorSpace`: BT.709, BT.2020 twice."""
-_BT601 = (0.299, 0.114)
 _FULL_RANGE = 2
 """AVCOL_RANGE_JPEG"""
 
@@ -34,7 +33,10 @@ def shown_luma(reader: VideoReader, picture: VideoFrame) -> np.ndarray | None:
     coded = luma_of(picture)
     if coded is None:
         return None
-    luma = _deep_to_8(coded, picture.format.components[0].bits - 8)
+    bits, transfer = picture.format.components[0].bits, reader.hdr(picture)
+    if transfer is not None:
+        return reader.turn(picture).apply(_shown_levels(transfer, bits, _is_full(picture))[coded])
+    luma = _deep_to_8(coded, bits - 8)
     return reader.turn(picture).apply(luma if _is_full(picture) else cv2.LUT(luma, _LUMA_TO_FULL))
 
 
@@ -49,7 +51,11 @@ def small_picture(
         bgr = cv2.cvtColor(reader.rgb(picture, size=size), cv2.COLOR_RGB2BGR)
         return bgr, cv2.cvtColor(bgr, cv2.COLOR_BGR2GRAY)
     stored = (size[1], size[0]) if turn.transpose else size
-    bgr, luma = _converted(picture, planes, stored)
+    transfer = reader.hdr(picture)
+    if transfer is None:
+        bgr, luma = _converted(picture, planes, stored)
+    else:
+        bgr, luma = _tone_mapped(picture, planes, stored, transfer)
     return turn.apply(bgr), turn.apply(luma)
 
 
@@ -63,8 +69,31 @@ def _converted(
     luma = small[0] if full else cv2.LUT(small[0], _LUMA_TO_FULL)
     if len(small) == 1:
         return cv2.merge([luma, luma, luma]), luma
-    kr, kb = _KR_KB.get(picture.colorspace, _BT601)
-    return cv2.transform(cv2.merge(small), _matrix(kr, kb, full)), luma
+    return cv2.transform(cv2.merge(small), bgr_matrix(weights_of(picture), full_range=full)), luma
+
+
+def _tone_mapped(
+    picture: VideoFrame, planes: list[np.ndarray], size: tuple[int, int], transfer: str
+) -> tuple[np.ndarray, np.ndarray]:
+    scale = 2.0 ** (8 - picture.format.components[0].bits)
+    small = [_shrink(planes[0], size), *(_shrink_chroma(plane, size) for plane in planes[1:])]
+    levels = [plane.astype(np.float32) * np.float32(scale) for plane in small]
+    levels += [np.full_like(levels[0], 128)] * (3 - len(levels))
+    matrix = bgr_matrix(hdr_weights(picture), full_range=_is_full(picture))
+    coded = cv2.transform(cv2.merge(levels), matrix / 255)
+    rgb = tone_mapped(coded[..., ::-1], transfer)
+    bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
+    return bgr, cv2.transform(bgr, _BT709_LUMA)
+
+
+@functools.cache
+def _shown_levels(transfer: str, bits: int, full: bool) -> np.ndarray:
+    """`uint8 [2 ** bits]`: coded brightness to what a grey of it is shown as."""
+    scale = 2.0 ** (8 - bits)
+    level = np.arange(2**bits) * scale
+    share = level / 255 if full else (level - 16) / 219
+    greys = grey_levels(transfer)
+    return greys[np.round(np.clip(share, 0, 1) * (len(greys) - 1)).astype(int)]
 
 
 def _is_full(picture: VideoFrame) -> bool:
@@ -118,21 +147,6 @@ def _deep_to_8(plane: np.ndarray, shift: int) -> np.ndarray:
     return cv2.convertScaleAbs(plane, alpha=1 / 2**shift) if shift else plane
 
 
-@functools.cache
-def _matrix(kr: float, kb: float, full_range: bool) -> np.ndarray:
-    """`float64 [3, 4]`: (Y, Cb, Cr, 1) in 0 to 255 to blue, green, red (ITU-R BT.601, BT.709,
-    BT.2020)."""
-    kg = 1 - kr - kb
-    luma, chroma, black = (1.0, 1.0, 0) if full_range else (255 / 219, 255 / 224, 16)
-    rows = np.array(
-        [
-            [luma, chroma * 2 * (1 - kb), 0],
-            [luma, -chroma * 2 * kb * (1 - kb) / kg, -chroma * 2 * kr * (1 - kr) / kg],
-            [luma, 0, chroma * 2 * (1 - kr)],
-        ]
-    )
-    offset = rows @ np.array([-black, -128, -128])
-    return np.column_stack([rows, offset])
-
-
+_BT709_LUMA = np.array([[BT709[1], 1 - sum(BT709), BT709[0]]])
+"""By blue, green and red."""
 _LUMA_TO_FULL = np.clip(np.round((np.arange(256) - 16.0) * 255 / 219), 0, 255).astype(np.uint8)

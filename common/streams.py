@@ -4,12 +4,12 @@ from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from common.tone_map import HDR
+
 _DEFAULT = 0x0001
 """AV_DISPOSITION_DEFAULT"""
 _ATTACHED_PICTURE = 0x0400
 """AV_DISPOSITION_ATTACHED_PIC"""
-_HDR = {16: "PQ", 18: "HLG"}
-"""Transfer characteristics of high dynamic range, by `AVColorTransferCharacteristic`."""
 
 
 def video_stream(container: InputContainer) -> VideoStream | None:
@@ -24,8 +24,8 @@ def notes_of(container: InputContainer, chosen: VideoStream, first: VideoFrame) 
     """What the scores and clips do not show: high dynamic range, by its first picture, and video
     streams that are not used. Empty where there is nothing to say."""
     notes = [_other_streams(container, chosen)]
-    if first.color_trc in _HDR:
-        notes.append(f"hdr: {_HDR[first.color_trc]}, not tone-mapped")
+    if first.color_trc in HDR:
+        notes.append(f"hdr: {HDR[first.color_trc]}")
     return "; ".join(filter(None, notes))
 
 

@@ -17,21 +17,21 @@ from types import TracebackType
 from typing import Self
 
 import av
-import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
 from av.format import Flags
 from av.packet import Packet
 from av.video.frame import VideoFrame
-from av.video.reformatter import Interpolation
 from av.video.stream import VideoStream
 
 from common.coded_sizes import CodedSizes
 from common.errors import MediaError
-from common.picture import EXACT, Turn, turn_of
 from common.remote import for_av, is_url, open_bytes, remote_state
+from common.renderer import Renderer
 from common.streams import notes_of, video_stream
+from common.tape import Spill
 from common.timeline import SAME_S, Clock, Health, RawFrame, Timeline, is_joint
+from common.tone_map import HDR
 
 # PyAV keeps FFmpeg silent as long as nobody sets a log level; with one, a decoder thread that logs
 # waits for the interpreter while the interpreter waits for the decoder thread.
@@ -64,25 +64,32 @@ class VideoInfo:
     """As the header counts them; 0 if it does not."""
     num_bytes: int
     has_audio: bool
+    hdr: str
+    """`PQ` or `HLG`; empty where the range is standard."""
     notes: str
     """Video streams of the file that are not used, and high dynamic range; often empty."""
 
 
-class VideoReader:
+class VideoReader(Renderer):
     """One open file and its video stream, chosen by `common.streams.video_stream`.
+
+    Args:
+        num_threads: of the decoder; 0 takes as many as there are cores.
+        tone_map: as in `Renderer`.
 
     Raises `MediaError` on opening: `missing`, `unreadable`, `empty`, `not_a_video`, `no_moov`,
     `no_video_stream`, `decode_failed` (no codec, or not one picture decodes).
     """
 
-    def __init__(self, source: str | Path | bytes, *, num_threads: int = 1) -> None:
+    def __init__(
+        self, source: str | Path | bytes, *, num_threads: int = 1, tone_map: bool = True
+    ) -> None:
+        super().__init__(tone_map=tone_map)
         self.name = "<bytes>" if isinstance(source, bytes) else str(source)
         self.health = Health()
         self._source = source
         self._num_threads = num_threads
-        self._known_turn: tuple[int, Turn] | None = None
-        self.sizes: CodedSizes | None = None
-        """Of the packets that the last `frames` has read so far."""
+        self._sizes: CodedSizes | None = None
         self._container = self._open()
         try:
             self._stream = self._video_stream()
@@ -113,6 +120,17 @@ class VideoReader:
         """The timestamp, in `time_base`, that is time 0."""
         return self._origin_pts or 0
 
+    def coded_sizes(self, spill: Spill) -> CodedSizes:
+        """Filled by the next `frames`."""
+        self._sizes = CodedSizes(
+            origin=self.origin_pts,
+            tick_s=float(self.time_base),
+            pixels=self._stream.codec_context.width * self._stream.codec_context.height,
+            decode_times=self._decode_times,
+            spill=spill,
+        )
+        return self._sizes
+
     def frames(
         self, *, start_s: float = 0.0, end_s: float | None = None, from_shown: bool = False
     ) -> Iterator[RawFrame]:
@@ -130,12 +148,6 @@ class VideoReader:
         """
         self.health = Health()
         self._reopen()
-        self.sizes = CodedSizes(
-            origin=self.origin_pts,
-            tick_s=float(self.time_base),
-            pixels=self._stream.codec_context.width * self._stream.codec_context.height,
-            decode_times=self._decode_times,
-        )
         if start_s > 0 and not self._seek(start_s):
             self._reopen()
         waiting: RawFrame | None = None
@@ -151,76 +163,6 @@ class VideoReader:
                 waiting = frame
         if waiting is not None:
             yield waiting
-
-    def display_size(self, picture: VideoFrame) -> tuple[int, int]:
-        """(width, height) of a picture after rotation, with square pixels.
-
-        The longer side of a pixel is kept and the other stretched, so that nothing is thrown away.
-        """
-        width, height = picture.width, picture.height
-        ratio = Fraction(self._stream.sample_aspect_ratio or 1)
-        if ratio > 1:
-            width = round(width * ratio)
-        elif 0 < ratio < 1:
-            height = round(height / ratio)
-        return (height, width) if self.turn(picture).transpose else (width, height)
-
-    def rgb(self, picture: VideoFrame, *, size: tuple[int, int] | None = None) -> np.ndarray:
-        """`uint8 [H, W, 3]` as displayed, scaled to `size` (width, height) in the same pass."""
-        turn = self.turn(picture)
-        scaled = self._scaled(picture, size, "rgb24", turn)
-        return turn.apply(scaled.to_ndarray())
-
-    def yuv(self, picture: VideoFrame, *, size: tuple[int, int]) -> VideoFrame:
-        """The picture as yuv420p of limited range, displayed orientation, even (width, height).
-
-        The colour matrix is kept, not converted, so the picture keeps its tags. Where nothing is
-        to be done the same picture comes back.
-        """
-        if size[0] % 2 or size[1] % 2:
-            raise ValueError(f"4:2:0 needs an even size, got {size[0]}x{size[1]}")
-        turn = self.turn(picture)
-        scaled = self._scaled(picture, size, "yuv420p", turn)
-        if turn.identity:
-            return scaled
-        planar = scaled.to_ndarray()
-        width, height = scaled.width, scaled.height
-        luma = turn.apply(planar[:height])
-        chroma = planar[height:].reshape(2, height // 2, width // 2)
-        turned = np.concatenate([luma.ravel(), *(turn.apply(plane).ravel() for plane in chroma)])
-        result = VideoFrame.from_ndarray(turned.reshape(size[1] * 3 // 2, size[0]), "yuv420p")
-        result.colorspace, result.color_range = scaled.colorspace, scaled.color_range
-        result.color_primaries, result.color_trc = scaled.color_primaries, scaled.color_trc
-        return result
-
-    def turn(self, picture: VideoFrame) -> Turn:
-        """What brings a picture's lines as they are stored to the displayed orientation."""
-        # Read anew only where the angle changes within the stream.
-        if self._known_turn is None or picture.rotation != self._known_turn[0]:
-            self._known_turn = (picture.rotation, turn_of(picture))
-        return self._known_turn[1]
-
-    def _scaled(
-        self, picture: VideoFrame, size: tuple[int, int] | None, pix_fmt: str, turn: Turn
-    ) -> VideoFrame:
-        width, height = size or self.display_size(picture)
-        if turn.transpose:
-            width, height = height, width
-        before, after = picture.width * picture.height, width * height
-        if after < before:
-            kernel = Interpolation.AREA
-        else:
-            kernel = Interpolation.BICUBIC if after > before else Interpolation.BILINEAR
-        full_range = picture.color_range == 2 or picture.format.name.startswith("yuvj")
-        return picture.reformat(
-            width=width,
-            height=height,
-            format=pix_fmt,
-            interpolation=kernel | EXACT,
-            src_color_range="JPEG" if full_range else "MPEG",
-            dst_color_range="MPEG" if pix_fmt == "yuv420p" else "JPEG",
-            threads=1,
-        )
 
     def _open(self) -> InputContainer:
         source = self._source
@@ -262,6 +204,7 @@ class VideoReader:
             raise MediaError("decode_failed", f"{self.name}: no decoder for its video codec")
         stream.thread_type = "AUTO"
         stream.codec_context.thread_count = self._num_threads
+        self._pixel_ratio = Fraction(stream.sample_aspect_ratio or 1)
         return stream
 
     def _reopen(self) -> None:
@@ -294,6 +237,7 @@ class VideoReader:
             num_frames=stream.frames,
             num_bytes=num_bytes,
             has_audio=bool(self._container.streams.audio),
+            hdr=HDR.get(first.color_trc, ""),
             notes=notes_of(self._container, stream, first),
         )
 
@@ -382,8 +326,8 @@ class VideoReader:
         while failures < _CONTAINER_ERRORS_MAX:
             try:
                 packet = next(packets)
-                if self.sizes is not None:
-                    self.sizes.note(packet)
+                if self._sizes is not None:
+                    self._sizes.note(packet)
                 yield packet
             except StopIteration:
                 return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from common.errors import DataError, VfmError
-from curation.machine import writing_to
+from common.machine import writing_to
 
 _VERSION = 1
 _TABLES = """

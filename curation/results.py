@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,21 @@ class Collected:
             reason = decision.reject_reason(clip)
             if reason is not None or clip.failed_reason is None:
                 self._set(clip, reason)
+
+    def measured(self, analyses: Iterable[Analysis], analysis_hash: str) -> None:
+        """Gives clips other scores and crops, those of an analysis of the same clips."""
+        for analysis in analyses:
+            for clip in analysis.clips:
+                self._clips[clip.clip_id] = dataclasses.replace(
+                    self._clips[clip.clip_id],
+                    scores=clip.scores,
+                    crop=clip.crop,
+                    analysis_hash=analysis_hash,
+                )
+        self.videos = [
+            dataclasses.replace(row, analysis_hash=analysis_hash) if row.num_clips else row
+            for row in self.videos
+        ]
 
     def try_again(self) -> None:
         """Clips that could not be encoded count as kept once more."""

@@ -1,17 +1,17 @@
 """`vfm curate`: score everything, decide, encode and pack what is kept, and account for it all."""
 
 import contextlib
-import dataclasses
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from common.errors import ConfigError, MediaError
+from common.errors import ConfigError
+from common.machine import writing_to
 from common.remote import is_url
 from curation.captions import CaptionBook
 from curation.config import CurateConfig
@@ -26,19 +26,19 @@ from curation.folder import (
     sweep,
 )
 from curation.inventory import Inventory, in_order
-from curation.ledger import KnownSource, Ledger
-from curation.machine import writing_to
+from curation.ledger import Ledger
 from curation.memory import Work
 from curation.pipeline import Executor, Graph
 from curation.progress import progress_on
 from curation.report import write_report
 from curation.results import Collected, collect
 from curation.scores import not_measured
+from curation.scoring import Scoring
 from curation.shard import ShardedClip, read_sharded, sweep_shards
 from curation.sharding import Sharder
-from curation.sources import EXTENSIONS, Found, SourceFile, find_sources, is_list
-from curation.stage import Failure, failure_of
-from curation.stages.analyse import Analyse, Analysis
+from curation.sources import EXTENSIONS, Found, find_sources, is_list
+from curation.stage import Failure
+from curation.stages.analyse import Analyse
 from curation.stages.ingest import Ingest
 from curation.summary import (
     bottleneck,
@@ -146,7 +146,6 @@ class _Run:
         self._sharder = Sharder(
             config, output, self._inventory, self._work, self._executor, self._console
         )
-        self._failures: list[Failure] = []
         self._unread: list[tuple[Failure, str]] = []
         """Files without an id, and their paths."""
 
@@ -164,10 +163,12 @@ class _Run:
         on_start()
         sweep_shards(self._output / "shards", manifest)
         self._take_in(root, input_, book, {clip_id.split("-")[0] for clip_id in sharded})
+        sources = self._ledger.sources()
+        scoring = Scoring(self._analyse, self._inventory, self._work, self._executor, self._console)
         found = collect(
-            self._ledger.sources(),
-            self._score(),
-            self._failures,
+            sources,
+            scoring([source for source in sources if not source.duplicate]),
+            scoring.failures,
             self._unread,
             analysis_hash=self._analyse.params_hash,
             thumbnails=self._output / "report" / "thumbs",
@@ -232,43 +233,6 @@ class _Run:
                     self._inventory.remember(result, book.of(file.source))
                 progress.advance(task)
         self._inventory.settle(root, {path for _, path in self._unread}, sharded)
-
-    def _score(self) -> dict[str, Analysis]:
-        analyses: dict[str, Analysis] = {}
-        sources = [s for s in self._ledger.sources() if not s.duplicate]
-        with progress_on(self._console) as progress:
-            task = progress.add_task("score", total=len(sources))
-
-            def keep(result: Analysis | Failure) -> None:
-                if isinstance(result, Failure):
-                    self._failures.append(result)
-                else:
-                    analyses[result.video_id] = result
-                progress.advance(task)
-
-            items = self._to_analyse(sources, keep)
-            graph = Graph.chain([self._analyse])
-            for result in self._executor.run(graph, items, self._work.memory, total=len(sources)):
-                keep(result)
-        return analyses
-
-    def _to_analyse(
-        self, sources: Sequence[KnownSource], keep: Callable[[Analysis | Failure], None]
-    ) -> Iterator[SourceFile]:
-        """What is not known yet; the rest is kept at once."""
-        for source in sources:
-            item = SourceFile(source=source.source, path=source.path, content_id=source.video_id)
-            known = self._work.memory.recall(self._analyse, item)
-            if known is not None:
-                (result,) = known
-                keep(result)
-                continue
-            try:
-                located = self._inventory.locate(source)
-                earlier = self._work.earlier(self._analyse, located)
-                yield dataclasses.replace(located, known=earlier)
-            except MediaError as error:
-                keep(failure_of(item, self._analyse.name, 1, error))
 
     def _decide(
         self, found: Collected, manifest: Manifest, sharded: Mapping[str, ShardedClip]

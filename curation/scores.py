@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from common.tape import Spill
 from curation.config import AnalysisConfig
 from curation.definitions import DEFINITIONS
 from curation.measures.base import Measure, Picture, Schedule, Score, as_score
@@ -55,11 +56,14 @@ class FrameScorer:
     """Measures frames while they pass; keeps numbers only, never pictures.
 
     Args:
+        spill: where they wait.
         only: names of measures; the others are left out.
     """
 
-    def __init__(self, config: AnalysisConfig, only: Collection[str] = MEASURES) -> None:
-        self._measures = [kind(config) for name, kind in _KINDS.items() if name in only]
+    def __init__(
+        self, config: AnalysisConfig, spill: Spill, only: Collection[str] = MEASURES
+    ) -> None:
+        self._measures = [kind(config, spill) for name, kind in _KINDS.items() if name in only]
         self._schedule = Schedule(config.samples_per_s)
 
     def feed(self, picture: Picture) -> bool:

@@ -10,8 +10,10 @@ decide again which clips are kept, from the stored scores
 
 usage: vfm refilter DIR [KEY=VALUE ...]
 
-DIR is the output of a `vfm curate`. Takes seconds and decodes nothing. Limits that are not named
-stay as the folder has them. A limit is a number, a percentile of all clips (p20), or null for none.
+DIR is the output of a `vfm curate`. Takes seconds and decodes nothing, but for other settings of
+`analysis`: scores that they change are measured again, by one decode of each source, and they
+alone. What is not named stays as the folder has it. A limit is a number, a percentile of all clips
+(p20), or null for none.
 target_yield=0.4 chooses the limits that are not null so that about 40% of the seconds stay.
 labels=FILE, a CSV of clip_id,keep as the page saves it, changes them as little as reproduces it.
 Either stays until the other is given or it is null: target_yield=null goes back to the limits.
@@ -26,6 +28,7 @@ examples:
   vfm refilter curated limits=limits.yaml
   vfm refilter curated target_yield=0.4
   vfm refilter curated labels=labels.csv
+  vfm refilter curated analysis.jitter_window_s=0.5
 """
 
 EXAMPLE = "vfm refilter curated motion.min=p20"

@@ -1,22 +1,22 @@
 """What measures have in common: the pictures they are shown, and how they answer.
 
-A measure takes frames while they pass and keeps numbers, never pictures. It stands alone: it knows
+A measure takes frames while they pass and keeps numbers, never pictures, and on disk what may grow
+with the length of the footage. It stands alone: it knows
 nothing of other measures, so that one whose parameters change is measured again without the rest.
 Times are those of presentation, in microseconds.
 """
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import cv2
 import numpy as np
 
+from common.tape import Spill
 from curation.config import AnalysisConfig
 
-Row = TypeVar("Row", bound=tuple[Any, ...])
 Values = dict[str, float | None]
 """Score to value; None where it cannot be told."""
 
@@ -76,7 +76,11 @@ class Picture:
 
 
 class Measure(ABC):
-    """One kind of measurement, which gives one score or a few."""
+    """One kind of measurement, which gives one score or a few.
+
+    Args:
+        spill: where the numbers of frames wait for the clips' ends.
+    """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -84,7 +88,7 @@ class Measure(ABC):
     every_frame: ClassVar[bool] = False
     """Whether it is shown all frames, or those that are sampled alone."""
 
-    def __init__(self, config: AnalysisConfig) -> None:
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
         self._config = config
 
     @classmethod
@@ -126,11 +130,5 @@ def as_score(value: float | None) -> Score:
     return Score(value=round(value, 6), valid=True)
 
 
-def within(rows: Sequence[Row], start_us: int, end_us: int) -> Sequence[Row]:
-    """The rows that begin inside a span; they are in order of time."""
-    first = bisect_left(rows, start_us, key=lambda row: row[0])
-    return rows[first : bisect_left(rows, end_us, lo=first, key=lambda row: row[0])]
-
-
-def median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if values else None
+def median(values: Sequence[float] | np.ndarray) -> float | None:
+    return float(np.median(values)) if len(values) else None

@@ -3,8 +3,9 @@
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.config import AnalysisConfig
-from curation.measures.base import Measure, Picture, Values, median, within
+from curation.measures.base import Measure, Picture, Values, median
 
 _BLOCK = 8
 _LINES = 48
@@ -15,19 +16,18 @@ _LEAST_STEP = 0.2
 class Blocks(Measure):
     name = "blocks"
 
-    def __init__(self, config: AnalysisConfig) -> None:
-        super().__init__(config)
-        self._rows: list[tuple[int, float]] = []
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
+        super().__init__(config, spill)
+        self._tape = Tape(spill, ("ratio", np.float64))
 
     def feed(self, picture: Picture, sampled: bool) -> None:
         coded = picture.coded() if sampled else None
         found = None if coded is None else blockiness(coded)
         if found is not None:
-            self._rows.append((picture.pts_us, found))
+            self._tape.append(picture.pts_us, found)
 
     def over(self, start_us: int, end_us: int) -> Values:
-        rows = within(self._rows, start_us, end_us)
-        return {"blockiness": median([value for _, value in rows])}
+        return {"blockiness": median(self._tape.between(start_us, end_us)["ratio"])}
 
 
 def blockiness(luma: np.ndarray) -> float | None:

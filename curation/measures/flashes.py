@@ -1,11 +1,11 @@
 """Flashes, as the rules against seizures count them."""
 
-from array import array
 from typing import Any
 
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.config import AnalysisConfig
 from curation.measures.base import Measure, Picture, Values
 
@@ -18,11 +18,10 @@ class Flashes(Measure):
     name = "flashes"
     every_frame = True
 
-    def __init__(self, config: AnalysisConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
+        super().__init__(config, spill)
         self._step = config.flash_step
-        self._pts = array("q")
-        self._light = bytearray()
+        self._tape = Tape(spill, ("light", np.uint8, (_GRID * _GRID,)))
         """Relative luminance, 0 to 255, of 4 x 4 parts of the picture."""
 
     @classmethod
@@ -30,9 +29,9 @@ class Flashes(Measure):
         return {"step": config.flash_step}
 
     def feed(self, picture: Picture, sampled: bool) -> None:
-        self._pts.append(picture.pts_us)
         light = cv2.LUT(picture.tiny, _LUMINANCE)
-        self._light += cv2.resize(light, (_GRID, _GRID), interpolation=cv2.INTER_AREA).tobytes()
+        parts = cv2.resize(light, (_GRID, _GRID), interpolation=cv2.INTER_AREA)
+        self._tape.append(picture.pts_us, parts.ravel())
 
     def over(self, start_us: int, end_us: int) -> Values:
         """The most general flashes in any second of a span.
@@ -41,17 +40,16 @@ class Flashes(Measure):
         being below 0.8 (WCAG 2.2, "general flash"; ITU-R BT.1702). It counts where a quarter of the
         picture, in sixteenths, flashes so often.
         """
-        pts = np.frombuffer(self._pts, np.int64)
-        first, last = (int(i) for i in np.searchsorted(pts, (start_us, end_us)))
-        if last - first < 2:
+        rows = self._tape.between(start_us, end_us)
+        if len(rows) < 2:
             return {"flashes": None}
-        light = np.frombuffer(self._light, np.uint8).reshape(-1, _GRID * _GRID)[first:last]
+        light = rows["light"]
         candidates = np.flatnonzero(np.ptp(light, axis=0) >= self._step * 255)
         needed = round(_AREA * _GRID * _GRID)
         if len(candidates) < needed:
             return {"flashes": 0.0}
         rates = sorted(
-            (self._rate(light[:, part] / 255.0, pts[first:last]) for part in candidates),
+            (self._rate(light[:, part] / 255.0, rows["at"]) for part in candidates),
             reverse=True,
         )
         return {"flashes": rates[needed - 1]}

@@ -3,8 +3,9 @@
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.config import AnalysisConfig
-from curation.measures.base import Measure, Picture, Values, median, within
+from curation.measures.base import Measure, Picture, Values, median
 
 # Rounding to whole grey levels is noise of variance 1/12; a filter multiplies it by the sum of its
 # squared weights. Left in, it would make the smoothest pictures the sharpest.
@@ -17,19 +18,18 @@ _LEAST_SLOPE = 0.1
 class Focus(Measure):
     name = "focus"
 
-    def __init__(self, config: AnalysisConfig) -> None:
-        super().__init__(config)
-        self._rows: list[tuple[int, float]] = []
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
+        super().__init__(config, spill)
+        self._tape = Tape(spill, ("sharp", np.float64))
 
     def feed(self, picture: Picture, sampled: bool) -> None:
         if sampled:
             sharp = sharpness(picture.grey, picture.steepness)
             if sharp is not None:
-                self._rows.append((picture.pts_us, sharp))
+                self._tape.append(picture.pts_us, sharp)
 
     def over(self, start_us: int, end_us: int) -> Values:
-        rows = within(self._rows, start_us, end_us)
-        return {"blur": median([value for _, value in rows])}
+        return {"blur": median(self._tape.between(start_us, end_us)["sharp"])}
 
 
 def sharpness(grey: np.ndarray, steepness: np.ndarray) -> float | None:

@@ -2,12 +2,12 @@
 
 import functools
 import math
-from array import array
 from typing import Any
 
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.config import AnalysisConfig
 from curation.measures.base import Measure, Picture, Values
 
@@ -23,11 +23,10 @@ class Jitter(Measure):
     version = 2
     every_frame = True
 
-    def __init__(self, config: AnalysisConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
+        super().__init__(config, spill)
         self._half = max(2, round(config.jitter_window_s * _RATE / 2))
-        self._pts = array("q")
-        self._path = array("f")
+        self._tape = Tape(spill, ("step", np.float32, (2,)))
         """Movement (right, down) of the picture since the path's time before, in diagonals."""
         self._before: tuple[int, np.ndarray] | None = None
         self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
@@ -50,8 +49,7 @@ class Jitter(Measure):
             diagonal = math.hypot(*shape)
             across, along = shape[1] / small.shape[1], shape[0] / small.shape[0]
             step = (right * across / diagonal, down * along / diagonal)
-        self._pts.append(picture.pts_us)
-        self._path.extend(step)
+        self._tape.append(picture.pts_us, step)
         self._before = (picture.pts_us, small)
 
     def interrupt(self) -> None:
@@ -68,11 +66,9 @@ class Jitter(Measure):
         that one jolt does not make a clip shaky. None under 0.8 seconds, and under some 17 frames
         a second.
         """
-        pts = np.frombuffer(self._pts, np.int64)
-        first, last = (int(i) for i in np.searchsorted(pts, (start_us, end_us)))
-        steps = np.frombuffer(self._path, np.float32).reshape(-1, 2)[first + 1 : last]
-        times = pts[first:last] / 1e6
-        long = last - first > 2 and times[-1] - times[0] >= _LEAST_S
+        rows = self._tape.between(start_us, end_us)
+        steps, times = rows["step"][1:], rows["at"] / 1e6
+        long = len(rows) > 2 and times[-1] - times[0] >= _LEAST_S
         if not long or np.median(np.diff(times)) * 1e6 > _SLOWEST_US or np.isnan(steps).any():
             return {"jitter": None}
         path = np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0, dtype=np.float64)])

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.config import AnalysisConfig
-from curation.measures.base import Measure, Picture, Values, median, within
+from curation.measures.base import Measure, Picture, Values, median
 
 BINS = 64
 _DARKEST, _BRIGHTEST = 2, BINS - 2
@@ -31,23 +32,19 @@ class Bars(NamedTuple):
     bottom: float
 
 
-class Still(NamedTuple):
-    """What one sampled picture gave."""
-
-    pts_us: int
-    luma: float
-    histogram: bytes
-    """`float32 [BINS]`; an array of its own would take three times as much."""
-    bars: Bars | None
-
-
 class Light(Measure):
     name = "light"
     version = 2
 
-    def __init__(self, config: AnalysisConfig) -> None:
-        super().__init__(config)
-        self._stills: list[Still] = []
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
+        super().__init__(config, spill)
+        self._tape = Tape(
+            spill,
+            ("luma", np.float64),
+            ("histogram", np.float32, (BINS,)),
+            ("bars", np.float64, (len(Bars._fields),)),
+        )
+        """Bars are NaN where there is no picture beside them."""
         self._num_pixels = 0
 
     @classmethod
@@ -64,28 +61,21 @@ class Light(Measure):
             if whole is not None:
                 found = refined(found, whole, grey.shape, self._config.bar_level)
         self._num_pixels = grey.size
-        self._stills.append(
-            Still(
-                pts_us=picture.pts_us,
-                luma=float(grey.mean()),
-                histogram=histogram(grey).tobytes(),
-                bars=found,
-            )
-        )
+        sides = (math.nan,) * len(Bars._fields) if found is None else found
+        self._tape.append(picture.pts_us, grey.mean(), histogram(grey), sides)
 
     def over(self, start_us: int, end_us: int) -> Values:
-        stills = within(self._stills, start_us, end_us)
-        if not stills:
+        stills = self._tape.between(start_us, end_us)
+        if not len(stills):
             return dict.fromkeys(("luma", "contrast", "crushed", "blown", "letterbox"))
-        found = common_bars([still.bars for still in stills])
+        found = common_bars(stills["bars"])
         share = None
         if found is not None:
             share = 1 - (1 - found.left - found.right) * (1 - found.top - found.bottom)
         num_black = (share or 0.0) * self._num_pixels
-        histograms = np.frombuffer(b"".join(still.histogram for still in stills), np.float32)
         return {
-            "luma": median([still.luma for still in stills]),
-            **exposure(histograms.reshape(-1, BINS), num_black),
+            "luma": median(stills["luma"]),
+            **exposure(stills["histogram"], num_black),
             "letterbox": share,
         }
 
@@ -96,7 +86,7 @@ class Light(Measure):
         Args:
             width, height: of the source as displayed.
         """
-        found = common_bars([still.bars for still in within(self._stills, start_us, end_us)])
+        found = common_bars(self._tape.between(start_us, end_us)["bars"])
         if found is None:
             return None
         if not any(found):
@@ -184,13 +174,17 @@ def _black(grey: np.ndarray, axis: int, level: float) -> np.ndarray:
     return (brightest <= level) & flat
 
 
-def common_bars(seen: list[Bars | None]) -> Bars | None:
+def common_bars(seen: np.ndarray) -> Bars | None:
     """Lines that are black in every picture that is not black altogether, where they are wide
-    enough to be bars; None where that cannot be told."""
-    known = [b for b in seen if b is not None]
-    if not known:
+    enough to be bars; None where that cannot be told.
+
+    Args:
+        seen: `float64 [samples, 4]` as in `Bars`, NaN for pictures that are black altogether.
+    """
+    known = seen[~np.isnan(seen[:, 0])]
+    if not len(known):
         return None
-    least = Bars(*np.min(np.array(known), axis=0).tolist())
+    least = Bars(*known.min(axis=0).tolist())
     if least.left + least.right > _MOST_BARS or least.top + least.bottom > _MOST_BARS:
         return None
     return Bars(*(side if side >= _LEAST_BAR else 0.0 for side in least))

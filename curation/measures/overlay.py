@@ -5,14 +5,16 @@ quarters of a second. In footage that moves, nothing but an overlay has them, so
 reach the text detector.
 """
 
+import math
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.config import AnalysisConfig
-from curation.measures.base import Measure, Picture, Schedule, Values, median, within
+from curation.measures.base import Measure, Picture, Schedule, Values, median
 from curation.measures.text import detector, model_name
 
 _PER_S = 4
@@ -29,8 +31,8 @@ _DENSE = 0.15
 _GATE = 0.01
 """Share of the picture with dense strokes that stay, from which on text is looked for."""
 _GRID = (64, 36)
-_NOTHING = bytes(_GRID[0] * _GRID[1] // 8)
-"""A grid of bits without a cell; one for all, since most pictures show no text."""
+_NOTHING = np.zeros(_GRID[0] * _GRID[1] // 8, np.uint8)
+"""A grid of bits without a cell."""
 _MOST_OF_TIME = 0.75
 _ALWAYS = 0.9
 _CORNER = 0.3
@@ -40,30 +42,25 @@ _STANDING = 0.5
 _SOME_TEXT = 0.01
 
 
-class Look(NamedTuple):
-    """What stayed from one time to another."""
-
-    pts_us: int
-    to_us: int
-    strokes: bytes
-    """Where strokes stay, a bit for each cell of a grid."""
-    text: bytes | None
-    """Where text stands, likewise; None where there is no detector."""
-    standing: float | None
-    """Share of all strokes that stay; None where there are none."""
-
-
 class Overlay(Measure):
     name = "overlay"
     every_frame = True
 
-    def __init__(self, config: AnalysisConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
+        super().__init__(config, spill)
         self._schedule = Schedule(_PER_S)
         self._seen: deque[tuple[int, np.ndarray, np.ndarray]] = deque()
         """Times and gradients of the last second."""
-        self._looks: list[Look] = []
-        self._found: tuple[int, bytes] | None = None
+        self._looks = Tape(
+            spill,
+            ("to", np.int64),
+            ("strokes", np.uint8, (len(_NOTHING),)),
+            ("text", np.uint8, (len(_NOTHING),)),
+            ("standing", np.float64),
+        )
+        """What stayed until another time: where strokes stay and where text stands, a bit for each
+        cell of a grid, and the share of all strokes that stay, NaN where there are none."""
+        self._found: tuple[int, np.ndarray] | None = None
         """When text was last looked for, and where it stood."""
         self._last_us = -_HELD_US
 
@@ -98,20 +95,16 @@ class Overlay(Measure):
         dense = (density > _DENSE).astype(np.uint8)
         num = int(strokes.sum())
         self._looks.append(
-            Look(
-                pts_us=oldest[0],
-                to_us=picture.pts_us,
-                strokes=_packed(dense),
-                text=self._text(picture, oldest[0], float(dense.mean())),
-                standing=float(kept.sum()) / num if num else None,
-            )
+            oldest[0],
+            picture.pts_us,
+            _packed(dense),
+            self._text(picture, oldest[0], float(dense.mean())),
+            float(kept.sum()) / num if num else math.nan,
         )
 
-    def _text(self, picture: Picture, since_us: int, share: float) -> bytes | None:
+    def _text(self, picture: Picture, since_us: int, share: float) -> np.ndarray:
         finder = detector() if self._config.text else None
-        if finder is None:
-            return None
-        if share < _GATE:
+        if finder is None or share < _GATE:
             return _NOTHING
         if self._found is None or self._found[0] < since_us:
             self._found = (picture.pts_us, _packed(finder.find(picture.bgr)))
@@ -122,30 +115,32 @@ class Overlay(Measure):
         the time; `text_time`: share of the time in which text stays anywhere; `logo`: share of the
         picture where strokes stay throughout in its corners, not told of a picture that stands
         still itself. All None under 0.7 seconds."""
-        looks = [k for k in within(self._looks, start_us, end_us) if k.to_us < end_us]
+        looks = self._looks.between(start_us, end_us)
+        looks = looks[looks["to"] < end_us]
         values: Values = dict.fromkeys(("text_overlay", "text_time", "logo"))
-        if not looks:
+        if not len(looks):
             return values
-        texts = [_unpacked(look.text) for look in looks if look.text is not None]
-        if texts:
-            presence = np.mean(texts, axis=0)
+        if self._config.text and detector() is not None:
+            texts = _unpacked(looks["text"])
+            presence = texts.mean(axis=0)
             values["text_overlay"] = float(np.mean(presence >= _MOST_OF_TIME))
-            values["text_time"] = float(np.mean([t.mean() >= _SOME_TEXT for t in texts]))
-        standing = median([look.standing for look in looks if look.standing is not None])
+            values["text_time"] = float(np.mean(texts.mean(axis=(1, 2)) >= _SOME_TEXT))
+        standing = median(looks["standing"][~np.isnan(looks["standing"])])
         if standing is None or standing < _STANDING:
-            strokes = np.mean([_unpacked(look.strokes) for look in looks], axis=0)
+            strokes = _unpacked(looks["strokes"]).mean(axis=0)
             values["logo"] = float(np.mean((strokes >= _ALWAYS) & _CORNERS))
         return values
 
 
-def _packed(mask: np.ndarray) -> bytes:
+def _packed(mask: np.ndarray) -> np.ndarray:
     """`uint8 [H, W]` of 0 and 1 as bits: the cells of a grid that are at least half covered."""
     cells = cv2.resize(mask * np.uint8(255), _GRID, interpolation=cv2.INTER_AREA) >= 128
-    return np.packbits(cells).tobytes() if cells.any() else _NOTHING
+    return np.packbits(cells)
 
 
-def _unpacked(cells: bytes) -> np.ndarray:
-    return np.unpackbits(np.frombuffer(cells, np.uint8)).reshape(_GRID[::-1]).astype(bool)
+def _unpacked(cells: np.ndarray) -> np.ndarray:
+    """`bool [n, H, W]` of `uint8 [n, bytes]`."""
+    return np.unpackbits(cells, axis=1).reshape(-1, *_GRID[::-1]).astype(bool)
 
 
 def _corners() -> np.ndarray:

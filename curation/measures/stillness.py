@@ -1,12 +1,12 @@
 """How much of a clip stands still: stills, slideshows, repeated frames."""
 
 import math
-from array import array
 from typing import Any
 
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.config import AnalysisConfig
 from curation.measures.base import Measure, Picture, Values
 
@@ -21,12 +21,11 @@ class Stillness(Measure):
     name = "stillness"
     every_frame = True
 
-    def __init__(self, config: AnalysisConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
+        super().__init__(config, spill)
         self._equal = 10 ** (config.still_db / 20)
         self._still_us = round(config.still_s * 1e6)
-        self._pts = array("q")
-        self._change = array("f")
+        self._tape = Tape(spill, ("change", np.float32))
         """Mean absolute difference to the frame before, 0 to 1; NaN where there is none."""
         self._before: np.ndarray | None = None
 
@@ -40,8 +39,7 @@ class Stillness(Measure):
         change = math.nan
         if before is not None:
             change = cv2.norm(before, grey, cv2.NORM_L1) / (255 * grey.size)
-        self._pts.append(picture.pts_us)
-        self._change.append(change)
+        self._tape.append(picture.pts_us, change)
 
     def interrupt(self) -> None:
         self._before = None
@@ -52,15 +50,14 @@ class Stillness(Measure):
         the same where there is more than one of them, else 0; `duplicate_frames` the share of
         frames, outside of stills, that repeat the one before, as conversions of the frame rate
         leave them."""
-        pts = np.frombuffer(self._pts, np.int64)
-        first, last = (int(i) for i in np.searchsorted(pts, (start_us, end_us)))
-        if last - first < 2:
+        rows = self._tape.between(start_us, end_us)
+        if len(rows) < 2:
             return dict.fromkeys(("freeze_s", "freeze", "slideshow", "duplicate_frames"))
-        times = np.append(pts[first:last], end_us)
-        changed = ~(np.frombuffer(self._change, np.float32)[first + 1 : last] <= self._equal)
+        times = np.append(rows["at"], end_us)
+        changed = ~(rows["change"][1:] <= self._equal)
         begins = np.append(0, np.flatnonzero(changed) + 1)
         lengths = np.diff(np.append(times[begins], end_us))
-        frames = np.diff(np.append(begins, last - first))
+        frames = np.diff(np.append(begins, len(rows)))
         stills = lengths >= self._still_us
         share = float(lengths[stills].sum() / (end_us - start_us))
         num_moving = int(frames[~stills].sum())

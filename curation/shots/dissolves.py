@@ -14,6 +14,7 @@ against its rival. The sum of their logarithms is the evidence. A fade through b
 with black between them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,9 @@ _LEAST_DIP = 0.5
 """Share of the parabola's dip that the detail shows; 1 for unrelated pictures."""
 _FLAT_LEVELS = 6.0
 """Contrast under which a picture shows nothing: black, white, or a plain colour."""
+_AT_ONCE = 128
+"""Windows and pictures that are computed with at once: memory for all would be fifty times that of
+the pictures themselves."""
 _FLATTEST_GAP_S = 2.0
 """How long black may stand between a fade out and a fade in."""
 
@@ -58,15 +62,16 @@ def find_blends(times_s: np.ndarray, pictures: np.ndarray, detail: np.ndarray) -
     grid = _on_grid(times_s)
     if len(grid) <= _LEAST_STEPS:
         return []
-    levels = pictures[grid].reshape(len(grid), -1).astype(np.float32)
-    flat = levels.std(1) < _FLAT_LEVELS
-    apart = _distances(levels)
+    small = pictures[grid].reshape(len(grid), -1)
+    flat = _in_parts(small, lambda part: part.astype(np.float32).std(1)) < _FLAT_LEVELS
+    apart = _distances(small)
     step_s = float(np.median(np.diff(times_s[grid])))
     widths = sorted({max(_LEAST_STEPS, round(length / step_s)) for length in _LENGTHS_S})
     found = [
-        _windows(times_s[grid], apart, detail[grid], flat, width)
+        _windows(times_s[grid], apart, detail[grid], flat, start, width)
         for width in widths
         if width < min(len(grid), _MOST_FRAMES)
+        for start in _parts(np.flatnonzero(apart[:-width, width] > _LEAST_DIFFERENCE**2))
     ]
     rows = np.concatenate([np.zeros((0, 4)), *found])
     chosen: list[np.ndarray] = []
@@ -91,14 +96,23 @@ def _on_grid(times_s: np.ndarray) -> np.ndarray:
     return np.array(kept, dtype=np.int64)
 
 
-def _distances(levels: np.ndarray) -> np.ndarray:
+def _parts(numbers: np.ndarray) -> list[np.ndarray]:
+    return [numbers[first : first + _AT_ONCE] for first in range(0, len(numbers), _AT_ONCE)]
+
+
+def _in_parts(pictures: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """`[n]`, something of each of `[n, ...]`."""
+    return np.concatenate([of(part) for part in _parts(pictures)])
+
+
+def _distances(small: np.ndarray) -> np.ndarray:
     """`[n, K]`, mean squared difference of picture i and picture i + k; infinite past the end."""
-    num, dims = levels.shape
+    num, dims = small.shape
     apart = np.full((num, _MOST_FRAMES), np.inf, np.float32)
-    squares = (levels**2).mean(1)
+    squares = _in_parts(small, lambda part: (part.astype(np.float32) ** 2).mean(1))
     for first in range(0, num, _MOST_FRAMES):
-        rows = levels[first : first + _MOST_FRAMES]
-        columns = levels[first : first + 2 * _MOST_FRAMES]
+        columns = small[first : first + 2 * _MOST_FRAMES].astype(np.float32)
+        rows = columns[:_MOST_FRAMES]
         product = rows @ columns.T / dims
         square = squares[first : first + len(rows), None] - 2 * product
         square = square + squares[None, first : first + len(columns)]
@@ -110,15 +124,19 @@ def _distances(levels: np.ndarray) -> np.ndarray:
 
 
 def _windows(
-    times_s: np.ndarray, apart: np.ndarray, detail: np.ndarray, flat: np.ndarray, width: int
+    times_s: np.ndarray,
+    apart: np.ndarray,
+    detail: np.ndarray,
+    flat: np.ndarray,
+    start: np.ndarray,
+    width: int,
 ) -> np.ndarray:
-    """Rows of (start, end, evidence, weight) of the windows of one length that are dissolves.
+    """Rows of (start, end, evidence, weight) of the windows of one length that are dissolves, among
+    those with the starts `[n]`.
 
     By the law of cosines, distances alone say how far along the line from A to B a picture lies
     and how far off it.
     """
-    start = np.arange(len(times_s) - width)
-    start = start[apart[start, width] > _LEAST_DIFFERENCE**2]
     end = start + width
     whole = apart[start, width][:, None]
     inner = np.arange(1, width)

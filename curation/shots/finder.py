@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
+from common.tape import Spill
 from curation.config import ShotsConfig
 
 Boundary = tuple[int, int]
@@ -27,9 +28,11 @@ class ShotFinder(Protocol):
         ...
 
 
-def shot_finder(config: ShotsConfig, *, fps: float) -> ShotFinder:
+def shot_finder(config: ShotsConfig, *, fps: float, spill: Spill) -> ShotFinder:
     """The detector that the settings name, and the stitching of what it finds.
 
+    Args:
+        spill: where what stitching needs waits for the boundaries.
     Raises `VfmError` where it needs a package that is not installed.
     """
     finder = _detector(config, fps=fps)
@@ -38,11 +41,11 @@ def shot_finder(config: ShotsConfig, *, fps: float) -> ShotFinder:
     from curation.shots.stitch import StitchingFinder, layout_embedding
 
     if config.embedder == "layout":
-        return StitchingFinder(finder, config.stitch, layout_embedding)
+        return StitchingFinder(finder, config.stitch, layout_embedding, spill)
     from curation.shots.embedders import folder_embedder
 
     embed = folder_embedder(config.embedder, config.device)
-    return StitchingFinder(finder, config.stitch, embed)
+    return StitchingFinder(finder, config.stitch, embed, spill)
 
 
 def _detector(config: ShotsConfig, *, fps: float) -> ShotFinder:

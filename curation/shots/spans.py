@@ -4,44 +4,31 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
-
 from curation.shots.finder import Boundary
-
-_LONGEST_HELD_US = 1_000_000
-
-
-def longest_held_us(max_clip_us: int) -> int:
-    """How long one picture may stand inside a clip. Beyond it there is no video but a slide or a
-    pause of a screen recording, and clips could not keep to their longest length."""
-    return min(_LONGEST_HELD_US, max_clip_us)
+from curation.shots.frame_times import FrameTimes
 
 
 def split_spans(
     span_us: tuple[int, int],
     boundaries_us: Sequence[Boundary],
-    starts_us: np.ndarray,
-    max_clip_us: int,
+    starts: FrameTimes,
     *,
     min_shot_us: int = 0,
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """A whole stretch into clips, and the transitions between them: at the boundaries, around
     pictures that are held too long, and evenly where a shot is over the longest length.
 
-    No clip is longer than `max_clip_us` but those of one held picture. What lies between two
+    No clip is longer than the longest length but those of one held picture. What lies between two
     boundaries, or a boundary and an end of the stretch, and is shorter than `min_shot_us` is no
     shot but part of the transition.
 
     Args:
         span_us: first frame's start and last frame's end.
         boundaries_us: rising and apart.
-        starts_us: `int64 [n]`, starts of all frames; clips begin at frames only.
+        starts: of all frames; clips begin at frames only.
     """
     first, last = span_us
-    inside = starts_us[np.searchsorted(starts_us, first) : np.searchsorted(starts_us, last)]
-    bounds = np.append(inside, last)
-    held = np.flatnonzero(np.diff(bounds) > longest_held_us(max_clip_us))
-    still = sorted({*bounds[held].tolist(), *bounds[held + 1].tolist()})
+    still = sorted({at for picture in starts.held(first, last) for at in picture})
     clips: list[tuple[int, int]] = []
     transitions = _joined(span_us, boundaries_us, min_shot_us)
     ends = [first, *(at for cut_out in transitions for at in cut_out), last]
@@ -50,7 +37,7 @@ def split_spans(
             continue
         edges = [begin, *still[bisect_right(still, begin) : bisect_left(still, end)], end]
         for start, stop in pairwise(edges):
-            clips += _pieces(start, stop, inside, max_clip_us)
+            clips += _pieces(start, stop, starts)
     return clips, [(start, end) for start, end in transitions if end > start]
 
 
@@ -75,20 +62,21 @@ def _joined(
     return joined
 
 
-def _pieces(start: int, end: int, starts_us: np.ndarray, max_clip_us: int) -> list[tuple[int, int]]:
+def _pieces(start: int, end: int, starts: FrameTimes) -> list[tuple[int, int]]:
     """One shot in the fewest even pieces that keep to the longest length."""
-    inner = starts_us[np.searchsorted(starts_us, start + 1) : np.searchsorted(starts_us, end)]
-    if end - start <= max_clip_us or not len(inner):
+    max_clip_us = starts.max_clip_us
+    second = starts.next_from(start + 1)
+    if end - start <= max_clip_us or second is None or second >= end:
         return [(start, end)]
     fewest = -(-(end - start) // max_clip_us)
     # Pieces begin at frames, so even ones may be over the limit by a frame: then one more.
     for count in range(fewest, 2 * fewest + 2):
         ideal = [start + (end - start) * k // count for k in range(1, count)]
-        at = np.searchsorted(inner, ideal)
-        edges = [start, *sorted({int(inner[i]) for i in at if i < len(inner)}), end]
+        inner = {starts.next_from(max(at, start + 1)) for at in ideal}
+        edges = [start, *sorted(at for at in inner if at is not None and at < end), end]
         if max(b - a for a, b in pairwise(edges)) <= max_clip_us:
             return list(pairwise(edges))
     edges = [start]
     while end - edges[-1] > max_clip_us:
-        edges.append(int(inner[np.searchsorted(inner, edges[-1] + max_clip_us, "right") - 1]))
+        edges.append(starts.last_before(edges[-1] + max_clip_us + 1) or end)
     return list(pairwise([*edges, end]))

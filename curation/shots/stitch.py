@@ -6,11 +6,10 @@ limit. Theirs is of ImageBind; the default needs no weights and sees the layout 
 edges, so it joins what a flash, a fast pan or a false alarm has cut, not two views of a place.
 """
 
-from bisect import bisect_left, bisect_right
-
 import cv2
 import numpy as np
 
+from common.tape import Spill, Tape
 from curation.shots.embedders import Embed
 from curation.shots.finder import Boundary, ShotFinder
 
@@ -24,20 +23,24 @@ _REACH_US = 700_000
 
 class StitchingFinder:
     """Takes back cuts of another finder; gradual transitions stay, since their pictures belong to
-    neither side. Keeps an embedding every fifth of a second: by layout 1.4 kB per second."""
+    neither side. Keeps an embedding every fifth of a second, on disk."""
 
-    def __init__(self, finder: ShotFinder, max_distance: float, embed: Embed) -> None:
+    def __init__(self, finder: ShotFinder, max_distance: float, embed: Embed, spill: Spill) -> None:
         self._embed = embed
         self._finder = finder
         self._max_distance = max_distance
-        self._times_us: list[int] = []
-        self._embeddings: list[np.ndarray] = []
+        self._spill = spill
+        self._tape: Tape | None = None
+        self._last_us = 0
 
     def feed(self, pts_us: int, bgr: np.ndarray, grey: np.ndarray) -> None:
         self._finder.feed(pts_us, bgr, grey)
-        if not self._times_us or pts_us - self._times_us[-1] >= _EVERY_US:
-            self._times_us.append(pts_us)
-            self._embeddings.append(self._embed(bgr).astype(np.float16))
+        if self._tape is None or pts_us - self._last_us >= _EVERY_US:
+            embedding = self._embed(bgr).astype(np.float16)
+            if self._tape is None:
+                self._tape = Tape(self._spill, ("embedding", np.float16, embedding.shape))
+            self._tape.append(pts_us, embedding)
+            self._last_us = pts_us
 
     def interrupt(self) -> None:
         self._finder.interrupt()
@@ -47,12 +50,13 @@ class StitchingFinder:
 
     def _same(self, at_us: int) -> bool:
         """The nearest pair across a boundary decides, so that a flash at it does not."""
-        at = bisect_left(self._times_us, at_us)
-        before = self._embeddings[bisect_left(self._times_us, at_us - _REACH_US) : at]
-        after = self._embeddings[at : bisect_right(self._times_us, at_us + _REACH_US)]
-        if not before or not after:
+        if self._tape is None:
             return False
-        one, other = np.stack(before).astype(np.float32), np.stack(after).astype(np.float32)
+        before = self._tape.between(at_us - _REACH_US, at_us)["embedding"]
+        after = self._tape.between(at_us, at_us + _REACH_US + 1)["embedding"]
+        if not len(before) or not len(after):
+            return False
+        one, other = before.astype(np.float32), after.astype(np.float32)
         nearest = np.linalg.norm(one[:, None] - other[None], axis=-1).min()
         return bool(nearest <= self._max_distance)
 

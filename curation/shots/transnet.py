@@ -24,7 +24,7 @@ _LONGEST_CUT = 2
 
 class TransNetFinder:
     """Cuts by the head for single frames, the span of a gradual transition by the head for all of
-    its frames. Holds two windows of small pictures, and a number or two for each frame."""
+    its frames. Holds two windows of small pictures, and numbers of the frames of a transition."""
 
     def __init__(self, config: ShotsConfig) -> None:
         self._network = _network(config.device)
@@ -36,17 +36,20 @@ class TransNetFinder:
     def _begin(self) -> None:
         self._waiting: list[np.ndarray] = []
         self._starts_us: list[int] = []
-        self._single: list[np.ndarray] = []
-        self._all: list[np.ndarray] = []
+        """Of frames whose runs are not settled."""
+        self._chances = np.zeros((2, 0), np.float32)
+        """`[2, n]` of the first of them: of single frames, and of all frames of a transition."""
 
     def feed(self, pts_us: int, bgr: np.ndarray, grey: np.ndarray) -> None:
         small = cv2.resize(bgr, _SIZE, interpolation=cv2.INTER_AREA)[..., ::-1]
-        if not self._starts_us:
+        if not self._waiting:
             self._waiting = [small] * _MARGIN
         self._waiting.append(small)
         self._starts_us.append(pts_us)
         if len(self._waiting) == _WINDOW:
             self._judge()
+            marked = self._chances.max(0) > self._threshold
+            self._settle(len(marked) - int(np.argmin(marked[::-1])) if not marked.all() else 0)
 
     def interrupt(self) -> None:
         self._close()
@@ -58,22 +61,25 @@ class TransNetFinder:
     def _judge(self) -> None:
         window = torch.from_numpy(np.stack(self._waiting)[None]).to(self._device)
         with torch.inference_mode():
-            single, every = self._network.predict_raw(window)
+            heads = self._network.predict_raw(window)
         middle = slice(_MARGIN, _MARGIN + _STEP)
-        self._single.append(single[0, middle, 0].cpu().numpy())
-        self._all.append(every[0, middle, 0].cpu().numpy())
+        chances = np.stack([head[0, middle, 0].cpu().numpy() for head in heads])
+        self._chances = np.concatenate([self._chances, chances], axis=1)
         self._waiting = self._waiting[_STEP:]
 
     def _close(self) -> None:
         num_frames = len(self._starts_us)
-        while num_frames and len(self._single) * _STEP < num_frames:
+        while self._chances.shape[1] < num_frames:
             self._waiting += [self._waiting[-1]] * (_WINDOW - len(self._waiting))
             self._judge()
-        if num_frames:
-            single = np.concatenate(self._single)[:num_frames]
-            every = np.concatenate(self._all)[:num_frames]
-            self._boundaries += self._spans(single, every)
+        self._settle(num_frames)
         self._begin()
+
+    def _settle(self, count: int) -> None:
+        """Takes over what the first frames show, which end between two runs or with the footage."""
+        self._boundaries += self._spans(*self._chances[:, :count])
+        self._starts_us = self._starts_us[count:]
+        self._chances = self._chances[:, count:]
 
     def _spans(self, single: np.ndarray, every: np.ndarray) -> list[Boundary]:
         marked = np.flatnonzero(np.maximum(single, every) > self._threshold)

@@ -3,21 +3,19 @@
 import contextlib
 import hashlib
 import json
-from array import array
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from common.errors import MediaError
+from common.machine import writing_to
 from common.media import CodedSizes, Health, VideoInfo, VideoReader
 from common.planes import luma_of, shown_luma, small_picture
 from common.storage import write_atomic
+from common.tape import Spill
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
-from curation.machine import writing_to
 from curation.measures.base import Picture, as_score
 from curation.scores import (
     BITS,
@@ -29,7 +27,7 @@ from curation.scores import (
     measure_hashes,
     measure_params,
 )
-from curation.shots import shot_finder, split_spans
+from curation.shots import FrameTimes, shot_finder, split_spans
 from curation.sources import SourceFile, clip_id_of, unchanged
 from curation.stage import Failure, Resources, Stage
 from curation.stages.strip import Strip
@@ -87,10 +85,11 @@ class Refused(MediaError):
 
 
 class Analyse(Stage[SourceFile, Analysis]):
-    """Streams: memory holds numbers and what measures need of the last minute."""
+    """Streams: memory holds what measures need of the last minute; the numbers that frames leave
+    wait on the disk of the thumbnails for the clips' ends."""
 
     name = "analyse"
-    version = 7
+    version = 8
 
     def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
         self._shots: ShotsConfig = config.shots
@@ -133,22 +132,21 @@ class Analyse(Stage[SourceFile, Analysis]):
         now = self.measured
         stale = [name for name in MEASURES if not known or known.measured.get(name) != now[name]]
         damaged = known is not None and known.num_errors > 0
-        with Strip(self._analysis.thumbnail_px, self._thumbnails) as strip:
+        with Spill(self._thumbnails) as spill:
             with unchanged(item.path, item.state):
                 threads = 1 if damaged else self._analysis.threads
-                seen = self._decode(item, stale, strip, threads)
+                seen = self._decode(item, stale, spill, threads)
                 if seen.health.num_errors and self._analysis.threads != 1 and not damaged:
                     # What a decoder makes of damage depends on its threads.
-                    strip.clear()
-                    seen = self._decode(item, stale, strip, 1)
+                    seen = self._decode(item, stale, spill, 1)
             with _lost_with(seen.info.duration_s):
                 if known is None:
-                    return [self._judge(item, seen, strip, now)]
+                    return [self._judge(item, seen, now)]
                 clips = [self._measured_again(clip, seen, stale) for clip in known.clips]
                 return [replace(known, clips=clips, measured=now)]
 
     def _decode(
-        self, item: SourceFile, only: Collection[str], strip: Strip, num_threads: int
+        self, item: SourceFile, only: Collection[str], spill: Spill, num_threads: int
     ) -> "_Seen":
         with VideoReader(item.path, num_threads=num_threads) as reader:
             info = reader.info
@@ -159,18 +157,20 @@ class Analyse(Stage[SourceFile, Analysis]):
                     info.duration_s,
                 )
             with _lost_with(info.duration_s):
-                return self._watch(reader, only, strip)
+                return self._watch(reader, only, spill)
 
-    def _watch(self, reader: VideoReader, only: Collection[str], strip: Strip) -> "_Seen":
+    def _watch(self, reader: VideoReader, only: Collection[str], spill: Spill) -> "_Seen":
         info = reader.info
         size = reduced_size(info.width, info.height, self._analysis.width_px)
-        finder = shot_finder(self._shots, fps=info.fps)
-        scorer = FrameScorer(self._analysis, only)
-        starts = array("q")
+        finder = shot_finder(self._shots, fps=info.fps, spill=spill)
+        scorer = FrameScorer(self._analysis, spill, only)
+        starts = FrameTimes(spill, self._max_clip_us)
+        strip = Strip(self._analysis.thumbnail_px, spill)
+        sizes = reader.coded_sizes(spill)
         end_us = 0
         for frame in reader.frames():
             pts_us = _us(frame.pts_s)
-            if starts and pts_us > end_us + 1:  # frames tile the time, but for holes
+            if len(starts) and pts_us > end_us + 1:  # frames tile the time, but for holes
                 finder.interrupt()
                 scorer.interrupt()
             end_us = _us(frame.pts_s + frame.duration_s)
@@ -189,33 +189,31 @@ class Analyse(Stage[SourceFile, Analysis]):
         return _Seen(
             info=info,
             health=reader.health,
-            starts_us=np.frombuffer(starts, np.int64),
+            starts=starts,
             end_us=end_us,
             boundaries_us=finder.boundaries(),
             scorer=scorer,
-            sizes=reader.sizes,
+            sizes=sizes,
+            strip=strip,
         )
 
-    def _judge(
-        self, item: SourceFile, seen: "_Seen", strip: Strip, measured: dict[str, str]
-    ) -> Analysis:
-        info, stamps, end_us = seen.info, seen.starts_us, seen.end_us
-        if len(stamps) < 2:
+    def _judge(self, item: SourceFile, seen: "_Seen", measured: dict[str, str]) -> Analysis:
+        info, starts, end_us = seen.info, seen.starts, seen.end_us
+        if len(starts) < 2:
             raise Refused(
                 "too_few_frames",
-                f"{item.source} has {len(stamps)} usable frame: a video needs two",
+                f"{item.source} has {len(starts)} usable frame: a video needs two",
                 info.duration_s,
             )
         lost = [(_us(a), _us(b)) for a, b in seen.health.lost_s if _us(b) > _us(a)]
         duration_us = max([end_us, *(b for _, b in lost)])
         spans: list[tuple[int, int]] = []
         transitions: list[tuple[int, int]] = []
-        for stretch in _stretches(stamps, end_us, lost):
+        for stretch in _stretches(starts, end_us, lost):
             kept, cut_out = split_spans(
                 stretch,
                 seen.boundaries_us,
-                stamps,
-                self._max_clip_us,
+                starts,
                 min_shot_us=round(self._shots.min_shot_s * 1e6),
             )
             spans += kept
@@ -224,7 +222,7 @@ class Analyse(Stage[SourceFile, Analysis]):
         clips = [self._clip(item.content_id, seen, *span) for span in spans]
         with writing_to(self._thumbnails):
             for clip in clips:
-                jpeg = strip.nearest(clip.start_us, clip.end_us)
+                jpeg = seen.strip.nearest(clip.start_us, clip.end_us)
                 if jpeg is not None:
                     write_atomic(self._thumbnails / f"{clip.clip_id}.jpg", jpeg)
         return Analysis(
@@ -238,7 +236,7 @@ class Analyse(Stage[SourceFile, Analysis]):
             has_audio=info.has_audio,
             num_bytes=info.num_bytes,
             duration_us=duration_us,
-            num_frames=len(stamps),
+            num_frames=len(starts),
             num_errors=seen.health.num_errors,
             lost_us=lost,
             transitions_us=transitions,
@@ -249,12 +247,11 @@ class Analyse(Stage[SourceFile, Analysis]):
         )
 
     def _clip(self, content_id: str, seen: "_Seen", start: int, end: int) -> ScoredClip:
-        first, last = np.searchsorted(seen.starts_us, (start, end))
         clip = ScoredClip(
             clip_id=clip_id_of(content_id, start, end),
             start_us=start,
             end_us=end,
-            num_frames=int(last - first),
+            num_frames=seen.starts.count(start, end),
             scores={},
             crop=None,
         )
@@ -267,8 +264,7 @@ class Analyse(Stage[SourceFile, Analysis]):
         start, end, crop = clip.start_us, clip.end_us, clip.crop
         scores = {**clip.scores, **seen.scorer.over(start, end)}
         if BITS in measures:
-            sizes = seen.sizes
-            bits = sizes and sizes.bits_per_pixel(start / 1e6, end / 1e6, clip.num_frames)
+            bits = seen.sizes.bits_per_pixel(start / 1e6, end / 1e6, clip.num_frames)
             scores["bits_per_pixel"] = as_score(bits)
         if LIGHT in measures:
             crop = seen.scorer.crop(start, end, seen.info.width, seen.info.height)
@@ -314,13 +310,12 @@ def _us(seconds: float) -> int:
 
 
 def _stretches(
-    starts_us: np.ndarray, end_us: int, lost_us: list[tuple[int, int]]
+    starts: FrameTimes, end_us: int, lost_us: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """The pieces of good footage between the holes."""
-    first = int(starts_us[0])
-    edges = [first]
+    edges = [starts.first_us]
     for hole_start, hole_end in lost_us:
-        if first < hole_end <= int(starts_us[-1]):
+        if starts.first_us < hole_end <= starts.last_us:
             edges += [hole_start, hole_end]
     edges.append(end_us)
     pairs = zip(edges[::2], edges[1::2], strict=True)
@@ -345,9 +340,9 @@ class _Seen:
 
     info: VideoInfo
     health: Health
-    starts_us: np.ndarray
-    """`int64 [n]`"""
+    starts: FrameTimes
     end_us: int
     boundaries_us: list[tuple[int, int]]
     scorer: FrameScorer
-    sizes: CodedSizes | None
+    sizes: CodedSizes
+    strip: Strip

@@ -13,13 +13,13 @@ from av.video.frame import VideoFrame
 from common.audio import read_sound
 from common.encoders import check_encoder
 from common.errors import MediaError
+from common.machine import is_machine_fault, writing_to
 from common.media import RawFrame, VideoReader
 from common.picture import cropped
 from common.storage import atomic_path
 from common.stream_copy import NotCopyable, copy_span
 from common.video_writer import VideoWriter
 from curation.config import TranscodeConfig
-from curation.machine import is_machine_fault, writing_to
 from curation.scores import Crop
 from curation.sources import FileState, unchanged
 from curation.stage import Failure, Resources, Stage, failure_of
@@ -114,7 +114,7 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
     distances between them, so variable frame rates stay as they are."""
 
     name = "transcode"
-    version = 4
+    version = 5
 
     def __init__(self, config: TranscodeConfig, spool: Path, *, retries: int) -> None:
         self._config = config
@@ -156,7 +156,10 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
         some formats (intra refresh, broken indexes, damage) pictures after a seek are others.
         A resumed run pays for that with a decode of what it passes over, without encoding it.
         """
-        with VideoReader(item.path, num_threads=item.num_threads) as reader:
+        reader = VideoReader(
+            item.path, num_threads=item.num_threads, tone_map=self._config.tone_map
+        )
+        with reader:
             rest = []
             for clip in clips:
                 copied = self._copied(clip, reader, item.path) if self._config.copy else None
@@ -180,7 +183,8 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
         info, clock = reader.info, reader.time_base
         changes = clip.box is not None or (clip.width, clip.height) != (info.width, info.height)
         sound = self._config.audio != "none" and info.has_audio
-        if changes or sound or info.rotation_deg:
+        mapped = self._config.tone_map and info.hdr
+        if changes or sound or mapped or info.rotation_deg:
             return None
         path = self._spool / f"{clip.clip_id}.mp4"
         try:

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from curation.accounting import Fate, account
-from curation.config import BlurConfig, CurateConfig, MotionConfig, RefilterConfig, ShotsConfig
+from curation.config import CurateConfig, RefilterConfig, ShotsConfig
+from curation.decisions import BlurConfig, MotionConfig
 from curation.refilter import refilter
 from curation.results import Collected
 from curation.run import curate

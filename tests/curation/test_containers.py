@@ -18,7 +18,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from common.media import VideoReader
-from curation.config import BlurConfig, CurateConfig
+from curation.config import CurateConfig
+from curation.decisions import BlurConfig
 from curation.run import CurateResult, curate
 from tests.curation import footage
 
@@ -133,8 +134,8 @@ def test_an_edit_list_hides_what_it_cuts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("transfer", "note"),
     [
-        ("smpte2084", "hdr: PQ, not tone-mapped"),
-        ("arib-std-b67", "hdr: HLG, not tone-mapped"),
+        ("smpte2084", "hdr: PQ"),
+        ("arib-std-b67", "hdr: HLG"),
         ("bt709", ""),
     ],
 )

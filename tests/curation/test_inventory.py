@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import ConfigError
-from curation.config import BlurConfig, CurateConfig, MotionConfig, ShotsConfig, TranscodeConfig
+from curation.config import CurateConfig, ShotsConfig, TranscodeConfig
+from curation.decisions import BlurConfig, MotionConfig
 from curation.executors.local import LocalExecutor
 from curation.pipeline import Graph, Memory
 from curation.run import CurateResult, curate

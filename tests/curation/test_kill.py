@@ -24,7 +24,8 @@ from tests.curation import footage
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import os, signal, sys
-from curation.config import CurateConfig, ShardConfig, BlurConfig
+from curation.config import CurateConfig, ShardConfig
+from curation.decisions import BlurConfig
 from curation.run import curate
 config = CurateConfig(
     input=sys.argv[1], output=sys.argv[2], blur=BlurConfig(min=None),

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import ConfigError
-from curation.config import BlurConfig, CurateConfig, Decisions, MotionConfig, RefilterConfig
+from curation.config import CurateConfig, RefilterConfig
 from curation.decide import decide
+from curation.decisions import BlurConfig, Decisions, MotionConfig
 from curation.folder import settings_of
 from curation.labels import read_labels
 from curation.refilter import preview, refilter
@@ -172,3 +173,10 @@ def test_labels_in_every_form(tmp_path: Path) -> None:
 def test_impossible_wishes(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, **changes)
+
+
+def test_labels_are_found_again_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Decisions(labels="x.csv").labels == str(tmp_path / "x.csv")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import DataError, VfmError
+from common.machine import writing_to
 from curation.ledger import Ledger
-from curation.machine import writing_to
 
 
 def test_what_belongs_together_is_kept_together(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError
-from curation.config import BlurConfig, BrightConfig, CurateConfig, DarkConfig, MotionConfig
+from curation.config import CurateConfig
 from curation.decide import decide
+from curation.decisions import BlurConfig, BrightConfig, DarkConfig, MotionConfig
 from curation.limits import percentile_of, resolved
 from curation.run import curate
 from curation.scores import SCORES, Score

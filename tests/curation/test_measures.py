@@ -13,6 +13,7 @@ import pytest
 
 from common.media import VideoReader
 from common.planes import luma_of
+from common.tape import Spill
 from curation.config import AnalysisConfig, CurateConfig
 from curation.measures.base import Picture, Score
 from curation.measures.blocks import blockiness
@@ -55,7 +56,7 @@ def film(at: Callable[[float], np.ndarray], *, fps: float = 30, seconds: float =
 
 
 def scores(frames: np.ndarray, *, fps: float = 30) -> dict[str, Score]:
-    scorer = FrameScorer(AnalysisConfig())
+    scorer = FrameScorer(AnalysisConfig(), Spill())
     for number, frame in enumerate(frames):
         scorer.feed(Picture(round(number / fps * 1e6), frame, np.ascontiguousarray(frame[..., 0])))
     return scorer.over(0, round(len(frames) / fps * 1e6))
@@ -132,11 +133,11 @@ def test_dark_is_no_bar() -> None:
     night[100:, :] = 90
     assert bars(night, 24) == Bars(left=0, top=0, right=0, bottom=0)
     assert bars(np.zeros((180, 320), np.uint8), 24) is None
-    wide = Bars(left=0, top=0.2, right=0, bottom=0.2)
-    narrow = Bars(left=0, top=0.1, right=0, bottom=0.01)
-    assert common_bars([wide, None, narrow]) == Bars(left=0, top=0.1, right=0, bottom=0)
-    assert common_bars([Bars(left=0, top=0.5, right=0, bottom=0.45)]) is None
-    assert common_bars([None]) is None
+    wide, black, narrow = [0, 0.2, 0, 0.2], [np.nan] * 4, [0, 0.1, 0, 0.01]
+    seen = np.array([wide, black, narrow])
+    assert common_bars(seen) == Bars(left=0, top=0.1, right=0, bottom=0)
+    assert common_bars(np.array([[0, 0.5, 0, 0.45]])) is None
+    assert common_bars(np.array([black])) is None
 
 
 # ---- what changes

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
+from common.tape import Spill
 from curation.config import AnalysisConfig
 from curation.measures import overlay, text
 from curation.measures.base import Picture, Values
@@ -38,7 +39,7 @@ def _backdrop(seed: int) -> np.ndarray:
 def _measured(draw, *, seed: int = 0, seconds: float = 3.0, speed_px: float = 40.0) -> Values:
     """The overlay's scores of a camera that moves over a backdrop, `draw(picture, t)` on top."""
     backdrop = _backdrop(seed)
-    measure = Overlay(AnalysisConfig())
+    measure = Overlay(AnalysisConfig(), Spill())
     for number in range(round(seconds * FPS)):
         t = number / FPS
         shift = np.array([[1, 0, -10 - speed_px * t], [0, 1, -20 - 10 * math.sin(t)]])

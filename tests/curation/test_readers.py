@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curation.config import BlurConfig, CurateConfig, ShardConfig
+from curation.config import CurateConfig, ShardConfig
+from curation.decisions import BlurConfig
 from curation.run import curate
 from dataloading.energon import META_FOLDER
 from dataloading.schema import read_manifest

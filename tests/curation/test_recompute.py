@@ -3,6 +3,7 @@
 One process, no network, no GPU.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from common.errors import ConfigError
 from common.video_reader import VideoReader
-from curation.config import AnalysisConfig, CurateConfig, MotionConfig
+from curation.config import AnalysisConfig, CurateConfig, RefilterConfig
+from curation.decisions import Decisions, MotionConfig
+from curation.folder import settings_of
+from curation.refilter import refilter
 from curation.run import curate
 from curation.scores import MEASURES
 from curation.stages import analyse
@@ -26,9 +31,9 @@ class _Watch:
         self.decodes = 0
         real, frames = analyse.FrameScorer, VideoReader.frames
 
-        def scorer(config: AnalysisConfig, only: Any) -> Any:
+        def scorer(config: AnalysisConfig, spill: Any, only: Any) -> Any:
             self.measured.append(list(only))
-            return real(config, only)
+            return real(config, spill, only)
 
         def counted(reader: VideoReader, **span: Any) -> Any:
             self.decodes += 1
@@ -107,3 +112,56 @@ def test_what_fails_after_the_header_costs_its_seconds(
     summary = curate(config).summary
     assert summary["seconds_failed"] == {"error": pytest.approx(3.0, abs=0.1)}
     assert summary["seconds_in"] == pytest.approx(3.0, abs=0.1)
+
+
+def test_refilter_measures_what_is_stale_and_keeps_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the folder's own settings, which are not today's defaults."""
+    watch = _Watch(monkeypatch)
+    config = CurateConfig(
+        input=str(_folder(tmp_path)),
+        output=str(tmp_path / "out"),
+        motion=MotionConfig(min=None),
+        analysis=AnalysisConfig(samples_per_s=5.0, still_s=0.7),
+    )
+    assert curate(config).summary["clips_kept"] == 2
+    shards = {p: p.read_bytes() for p in (tmp_path / "out" / "shards").rglob("*") if p.is_file()}
+    limits = {f.name: getattr(config, f.name) for f in dataclasses.fields(Decisions)}
+    changed = dataclasses.replace(config.analysis, jitter_window_s=0.5)
+    decodes = watch.decodes
+    result = refilter(RefilterConfig(folder=str(tmp_path / "out"), **limits, analysis=changed))
+    assert watch.measured[1:] == [["jitter"]]
+    assert watch.decodes == decodes + 1
+    assert result.summary["decodes"]["analysis"] == 2
+    assert {p: p.read_bytes() for p in shards} == shards
+    fresh = dataclasses.replace(config, output=str(tmp_path / "fresh"), analysis=changed)
+    curate(fresh)
+    for table in ("clips", "videos"):
+        here, there = (
+            pq.read_table(tmp_path / name / f"{table}.parquet").to_pylist()
+            for name in ("out", "fresh")
+        )
+        assert here == there
+    assert settings_of(str(tmp_path / "out")).analysis == changed
+    # Without a word about it everything stays, and the same folder goes on under its new settings.
+    assert refilter(RefilterConfig(folder=str(tmp_path / "out"), **limits)).exit_code == 0
+    assert settings_of(str(tmp_path / "out")).analysis == changed
+    assert curate(dataclasses.replace(fresh, output=config.output)).exit_code == 0
+    with pytest.raises(ConfigError, match=r"analysis\.width_px=160 makes other pictures"):
+        refilter(
+            RefilterConfig(
+                folder=str(tmp_path / "out"),
+                **limits,
+                analysis=dataclasses.replace(changed, width_px=160),
+            )
+        )
+    (tmp_path / "in" / "a.mp4").unlink()
+    with pytest.raises(ConfigError, match="1 of 1 sources cannot be measured again, a.mp4"):
+        refilter(
+            RefilterConfig(
+                folder=str(tmp_path / "out"),
+                **limits,
+                analysis=dataclasses.replace(changed, jitter_window_s=0.7),
+            )
+        )

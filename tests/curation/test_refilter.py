@@ -14,16 +14,8 @@ import pytest
 
 from common.errors import ConfigError, DataError
 from common.media import VideoReader
-from curation.config import (
-    AtMost,
-    BlurConfig,
-    CurateConfig,
-    Decisions,
-    JitterConfig,
-    MotionConfig,
-    RefilterConfig,
-    ReshardConfig,
-)
+from curation.config import CurateConfig, RefilterConfig, ReshardConfig
+from curation.decisions import AtMost, BlurConfig, Decisions, JitterConfig, MotionConfig
 from curation.folder import settings_of
 from curation.ledger import Ledger
 from curation.refilter import preview, refilter, reshard, shard_plan

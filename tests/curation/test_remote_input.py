@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import ConfigError, VfmError
-from curation.config import BlurConfig, CurateConfig
+from curation.config import CurateConfig
+from curation.decisions import BlurConfig
 from curation.run import curate
 from curation.sources import find_sources
 from tests.common.stores import s3

@@ -16,7 +16,8 @@ import pytest
 
 from common.errors import ConfigError, VfmError
 from common.media import probe, read_frames
-from curation.config import BlurConfig, CurateConfig, MotionConfig, ShardConfig, TranscodeConfig
+from curation.config import CurateConfig, ShardConfig, TranscodeConfig
+from curation.decisions import BlurConfig, MotionConfig
 from curation.ledger import only_driver
 from curation.run import CurateResult, curate
 from curation.summary import printable

@@ -7,12 +7,14 @@ import cv2
 import numpy as np
 import pytest
 
-from curation.config import AnalysisConfig, BlurConfig, CurateConfig, MotionConfig
+from common.tape import Spill
+from curation.config import AnalysisConfig, CurateConfig
 from curation.decide import decide
+from curation.decisions import BlurConfig, MotionConfig
 from curation.definitions import DEFINITIONS, markdown_table
 from curation.measures.base import Picture
 from curation.measures.focus import Focus, sharpness
-from curation.measures.motion import Motion, Pair
+from curation.measures.motion import Motion
 from curation.scores import MEASURES, SCORES, FrameScorer, Score, measure_hashes
 from curation.stages.analyse import ScoredClip, reduced_size
 from tests.curation import footage
@@ -52,7 +54,7 @@ def _picture(pts_us: float, frame: np.ndarray) -> Picture:
 
 
 def _scores(frames: np.ndarray, *, fps: float, step: int = 1) -> dict[str, Score]:
-    scorer = FrameScorer(AnalysisConfig())
+    scorer = FrameScorer(AnalysisConfig(), Spill())
     for number, frame in enumerate(frames[::step]):
         scorer.feed(_picture(number * step / fps * 1e6, frame))
     return scorer.over(0, round(len(frames) / fps * 1e6) + 1)
@@ -81,13 +83,13 @@ def test_still_is_zero_but_unknown_is_invalid() -> None:
 
 
 def test_motion_is_not_measured_across_a_cut_or_a_hole() -> None:
-    scorer = FrameScorer(AnalysisConfig())
+    scorer = FrameScorer(AnalysisConfig(), Spill())
     still = [np.repeat(footage.shot(s, 1, size=(320, 180)), 8, axis=0) for s in (5, 6)]
     for number, frame in enumerate(np.concatenate(still)):
         scorer.feed(_picture(number / 30 * 1e6, frame))
     cut_us = round(8 / 30 * 1e6)
     assert scorer.over(0, cut_us)["motion"].value == 0.0
-    holed = FrameScorer(AnalysisConfig())
+    holed = FrameScorer(AnalysisConfig(), Spill())
     holed.feed(_picture(0, still[0][0]))
     holed.interrupt()
     holed.feed(_picture(200_000, still[1][0]))
@@ -140,9 +142,10 @@ def test_the_plane_has_one_area() -> None:
 def test_a_clip_takes_the_samples_that_lie_wholly_in_it() -> None:
     random = np.random.default_rng(0)
     rows = [(n * 250_000, float(value)) for n, value in enumerate(random.random(400))]
-    focus, motion = Focus(AnalysisConfig()), Motion(AnalysisConfig())
-    focus._rows = rows
-    motion._pairs = [Pair(at, at + 70_000, value, None) for at, value in rows]
+    focus, motion = Focus(AnalysisConfig(), Spill()), Motion(AnalysisConfig(), Spill())
+    for at, value in rows:
+        focus._tape.append(at, value)
+        motion._tape.append(at, at + 70_000, value, *[np.nan] * 5)
     for start, end in [(0, 1_000_000), (250_000, 260_000), (1, 99_000_001), (10**9, 2 * 10**9)]:
         inside = [row for row in rows if start <= row[0] < end]
         whole = [row for row in inside if row[0] + 70_000 < end]
@@ -157,7 +160,7 @@ def test_a_score_alone_is_the_score_among_all() -> None:
     together = _scores(frames, fps=20)
     alone: dict[str, Score] = {}
     for name in MEASURES:
-        scorer = FrameScorer(AnalysisConfig(), only=[name])
+        scorer = FrameScorer(AnalysisConfig(), Spill(), only=[name])
         for number, frame in enumerate(frames):
             scorer.feed(_picture(number * 50_000, frame))
         found = scorer.over(0, 2_000_001)

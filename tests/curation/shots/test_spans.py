@@ -5,15 +5,23 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from curation.shots import longest_held_us, split_spans
+from common.tape import Spill
+from curation.shots import FrameTimes, longest_held_us, split_spans
 
 MAX_US = 2_000_000
+
+
+def _times(starts_us: np.ndarray, max_clip_us: int = MAX_US) -> FrameTimes:
+    times = FrameTimes(Spill(), max_clip_us)
+    for start_us in starts_us.tolist():
+        times.append(start_us)
+    return times
 
 
 def _clips(steps_us: list[int], cuts: list[int] | None = None) -> list[tuple[int, int]]:
     stamps = np.cumsum([0, *steps_us])
     cuts_us = [(int(stamps[n]), int(stamps[n])) for n in cuts or []]
-    clips, transitions = split_spans((0, int(stamps[-1])), cuts_us, stamps[:-1], MAX_US)
+    clips, transitions = split_spans((0, int(stamps[-1])), cuts_us, _times(stamps[:-1]))
     assert not transitions
     return clips
 
@@ -38,7 +46,7 @@ def test_clips_tile_the_stretch_and_keep_to_the_longest_length(seed: int) -> Non
     cuts = sorted(random.choice(np.arange(1, 200), 10, replace=False).tolist())
     stamps = np.cumsum([0, *steps.tolist()])
     boundaries = [(int(stamps[n]), int(stamps[n])) for n in cuts]
-    clips, _ = split_spans((0, int(stamps[-1])), boundaries, stamps[:-1], MAX_US)
+    clips, _ = split_spans((0, int(stamps[-1])), boundaries, _times(stamps[:-1]))
     assert [start for start, _ in clips[1:]] == [end for _, end in clips[:-1]]
     assert (clips[0][0], clips[-1][1]) == (0, int(stamps[-1]))
     starts = set(stamps.tolist())
@@ -54,28 +62,26 @@ def test_clips_tile_the_stretch_and_keep_to_the_longest_length(seed: int) -> Non
 
 
 def test_a_transition_belongs_to_neither_clip() -> None:
-    starts = np.arange(0, 6_000_000, 40_000)
+    starts = _times(np.arange(0, 6_000_000, 40_000), 10_000_000)
     boundaries = [(1_000_000, 1_400_000), (3_000_000, 3_000_000)]
-    clips, transitions = split_spans((0, 6_000_000), boundaries, starts, 10_000_000)
+    clips, transitions = split_spans((0, 6_000_000), boundaries, starts)
     assert clips == [(0, 1_000_000), (1_400_000, 3_000_000), (3_000_000, 6_000_000)]
     assert transitions == [(1_000_000, 1_400_000)]
 
 
 def test_crumbs_of_shots_are_part_of_the_transition() -> None:
-    starts = np.arange(0, 6_000_000, 40_000)
+    starts = _times(np.arange(0, 6_000_000, 40_000), 10_000_000)
     boundaries = [(at, at) for at in (80_000, 2_000_000, 2_040_000, 4_000_000, 5_920_000)]
-    clips, transitions = split_spans(
-        (0, 6_000_000), boundaries, starts, 10_000_000, min_shot_us=200_000
-    )
+    clips, transitions = split_spans((0, 6_000_000), boundaries, starts, min_shot_us=200_000)
     assert clips == [(80_000, 2_000_000), (2_040_000, 4_000_000), (4_000_000, 5_920_000)]
     assert transitions == [(0, 80_000), (2_000_000, 2_040_000), (5_920_000, 6_000_000)]
-    whole, none = split_spans((0, 120_000), [], starts[:3], 10_000_000, min_shot_us=200_000)
+    whole, none = split_spans((0, 120_000), [], starts, min_shot_us=200_000)
     assert (whole, none) == ([(0, 120_000)], [])
 
 
 def test_boundaries_elsewhere_do_not_touch_a_stretch() -> None:
-    starts = np.arange(0, 6_000_000, 40_000)
+    starts = _times(np.arange(0, 6_000_000, 40_000), 10_000_000)
     boundaries = [(1_000_000, 1_000_000), (2_800_000, 3_200_000), (5_000_000, 5_000_000)]
-    clips, transitions = split_spans((3_000_000, 5_000_000), boundaries, starts, 10_000_000)
+    clips, transitions = split_spans((3_000_000, 5_000_000), boundaries, starts)
     assert clips == [(3_200_000, 5_000_000)]
     assert transitions == [(3_000_000, 3_200_000)]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from common.errors import VfmError
+from common.tape import Spill
 from curation.config import ShotsConfig
 from curation.shots import shot_finder
 from curation.shots.embedders import folder_embedder
@@ -47,7 +48,7 @@ def test_embeddings_are_of_unit_length_and_blind_to_light() -> None:
 def test_false_cuts_go_and_true_ones_stay() -> None:
     frames = np.concatenate([scene(1, 60), scene(4, 60)])
     found = boundaries(
-        StitchingFinder(_Given(_at(30), _at(60), _at(90)), 0.6, layout_embedding), frames
+        StitchingFinder(_Given(_at(30), _at(60), _at(90)), 0.6, layout_embedding, Spill()), frames
     )
     assert found == [_at(60)]
 
@@ -56,15 +57,21 @@ def test_what_a_flash_has_cut_is_joined() -> None:
     frames = np.concatenate([scene(1, 60), scene(4, 60)])
     frames[30:33] = 0.1 * frames[30:33] + 0.9 * 255
     settings = ShotsConfig(detector="content", min_shot_s=0.0, stitch=0.0)
-    assert boundaries(shot_finder(settings, fps=25), frames) == [_at(30), _at(33), _at(60)]
+    assert boundaries(shot_finder(settings, fps=25, spill=Spill()), frames) == [
+        _at(30),
+        _at(33),
+        _at(60),
+    ]
     settings = ShotsConfig(detector="content", min_shot_s=0.0)
-    assert boundaries(shot_finder(settings, fps=25), frames) == [_at(60)]
+    assert boundaries(shot_finder(settings, fps=25, spill=Spill()), frames) == [_at(60)]
 
 
 def test_gradual_transitions_stay_cut_out() -> None:
     frames = cross_fade(scene(1, 60), scene(1, 60)[::-1], 20)
     span = (40 * STEP_US, 60 * STEP_US)
-    assert boundaries(StitchingFinder(_Given(span), 2.0, layout_embedding), frames) == [span]
+    assert boundaries(StitchingFinder(_Given(span), 2.0, layout_embedding, Spill()), frames) == [
+        span
+    ]
 
 
 def test_a_model_from_a_folder_embeds(tmp_path: Path) -> None:
@@ -94,13 +101,15 @@ def test_a_model_from_a_folder_embeds(tmp_path: Path) -> None:
     assert np.linalg.norm(embed(picture)) == pytest.approx(1, abs=1e-5)
     settings = ShotsConfig(detector="content", embedder=str(tmp_path), stitch=2.0)
     frames = np.concatenate([scene(1, 30), scene(4, 30)])
-    assert boundaries(shot_finder(settings, fps=25), frames) == [], "2 joins everything"
+    assert boundaries(shot_finder(settings, fps=25, spill=Spill()), frames) == [], (
+        "2 joins everything"
+    )
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(VfmError, match="there is no such folder"):
-        shot_finder(ShotsConfig(embedder=str(tmp_path / "absent")), fps=25)
+        shot_finder(ShotsConfig(embedder=str(tmp_path / "absent")), fps=25, spill=Spill())
     pytest.importorskip("transformers", reason="transformers is not installed")
     with pytest.raises(VfmError, match="holds no image model") as told:
-        shot_finder(ShotsConfig(embedder=str(tmp_path)), fps=25)
+        shot_finder(ShotsConfig(embedder=str(tmp_path)), fps=25, spill=Spill())
     assert "\n" not in str(told.value)
