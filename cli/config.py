@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -27,6 +27,9 @@ from omegaconf.errors import OmegaConfBaseException
 import cli.schema as schemas
 from common.errors import ConfigError, nearest
 from common.storage import write_atomic
+
+if TYPE_CHECKING:
+    from common.store_path import Place
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 """Found beside this package, in a checkout as in an installed wheel."""
@@ -138,7 +141,7 @@ def to_yaml(config: Any) -> str:
     return _dump(schemas.plain(config))
 
 
-def begin(loaded: Loaded[Any], folder: Path) -> None:
+def begin(loaded: Loaded[Any], folder: "Place") -> None:
     """Says in one line what is run, and saves the resolved configuration in `folder`.
 
     To be called once the work is sure to start: what is refused leaves the folder as it was.

@@ -3,11 +3,11 @@
 import contextlib
 import errno
 from collections.abc import Iterator
-from pathlib import Path
 
 from av.error import FFmpegError
 
 from common.errors import VfmError
+from common.store_path import Place
 
 _FAULTS = {
     errno.ENOSPC: "its disk is full: free some space",
@@ -26,7 +26,7 @@ def is_machine_fault(error: OSError | FFmpegError) -> bool:
 
 
 @contextlib.contextmanager
-def writing_to(folder: Path) -> Iterator[None]:
+def writing_to(folder: Place) -> Iterator[None]:
     """Turns such faults, met while writing to a folder, into `VfmError`s that name it."""
     try:
         yield

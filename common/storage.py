@@ -1,4 +1,6 @@
-"""Files and folders that are whole or absent: made under a temporary name, synced, then renamed."""
+"""Files and folders that are whole or absent: made under a temporary name, synced, then renamed.
+In an object store, where what is written appears at once, files are made on the local disk first.
+"""
 
 import contextlib
 import ctypes
@@ -7,6 +9,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.store_path import Place
 
 TEMPORARY_PREFIX = ".tmp-"
 """What unfinished files are called; a killed writer leaves them, and they may be removed."""
@@ -18,18 +24,28 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: "Place", data: bytes) -> None:
     """Writes `data` so that a kill at any instant leaves the old file or the new one."""
+    if not isinstance(path, Path):
+        path.write_bytes(data)
+        return
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: "Place") -> Iterator[Path]:
     """A temporary path beside `path` to write to; renamed on success, removed on an exception.
+    Of an object in a store it lies among this machine's temporary files, and is sent there.
 
     The temporary name keeps the suffix, because encoders choose the container by it.
     """
+    if not isinstance(path, Path):
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as folder:
+            temporary = Path(folder, f"file{path.suffix}")
+            yield temporary
+            path.upload(temporary)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, suffix=path.suffix, dir=path.parent)
     os.close(handle)

@@ -9,11 +9,13 @@ with.
 import json
 import math
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, DataError
+from common.store_path import Place, StorePath
 
 FOLDER_FILE = "captions.json"
 
@@ -43,14 +45,29 @@ class Captions:
 
 
 class CaptionBook:
-    """Finds the captions of each video, and keeps what could not be read in `problems`."""
+    """Finds the captions of each video, and keeps what could not be read in `problems`.
 
-    def __init__(self, folder: Path | None, explicit: Path | None = None) -> None:
+    Args:
+        folder: of the videos; None where nothing lies beside them.
+        explicit: a table that goes before what lies there.
+        listed: the names of what lies there, where a store has told; else the disk is asked.
+    """
+
+    def __init__(
+        self,
+        folder: Place | None,
+        explicit: Place | None = None,
+        *,
+        listed: Collection[str] | None = None,
+    ) -> None:
         self.problems: dict[str, str] = {}
         """File name to why its caption was left out."""
         self.used: set[str] = set()
         """Files beside the videos that were read as captions, relative to the folder."""
-        self._folder = folder if folder is None or folder.is_dir() else folder.parent
+        self._listed = None if listed is None else frozenset(listed)
+        if isinstance(folder, Path) and not folder.is_dir():
+            folder = folder.parent
+        self._folder = folder
         """None where nothing lies beside the videos."""
         self._explicit: dict[str, Any] = {}
         self._explicit_name = ""
@@ -68,10 +85,10 @@ class CaptionBook:
             except ValueError as error:
                 raise DataError(f"captions={explicit}: {error}") from error
         self._common: dict[str, Any] = {}
-        if self._folder is not None and _is_file(common := self._folder / FOLDER_FILE):
+        if self._folder is not None and self._is_there(FOLDER_FILE):
             self.used.add(FOLDER_FILE)
             try:
-                self._common = _table(_parse(common))
+                self._common = _table(_parse(self._folder / FOLDER_FILE))
             except (ValueError, OSError) as error:
                 self.problems[FOLDER_FILE] = str(error)
 
@@ -93,12 +110,11 @@ class CaptionBook:
         for suffix in (".json", ".txt"):
             # Both clip.mp4.txt and clip.txt are in use.
             for beside in (source + suffix, Path(source).with_suffix(suffix).as_posix()):
-                path = self._folder / beside
-                if beside == FOLDER_FILE or not _is_file(path):
+                if beside == FOLDER_FILE or not self._is_there(beside):
                     continue
                 self.used.add(beside)
                 try:
-                    value = _parse(path)
+                    value = _parse(self._folder / beside)
                 except (ValueError, OSError) as error:
                     self.problems[beside] = str(error)
                     continue
@@ -106,13 +122,16 @@ class CaptionBook:
         tables.append((self._common, FOLDER_FILE))
         return tables
 
+    def _is_there(self, name: str) -> bool:
+        if self._listed is not None:
+            return name in self._listed
+        if isinstance(self._folder, StorePath):
+            return (self._folder / name).is_file()
+        # `Path.is_file` raises where a name is too long, or a folder closed.
+        return os.path.isfile(f"{self._folder}/{name}")  # noqa: PTH113
 
-def _is_file(path: Path) -> bool:
-    """`Path.is_file` raises where a name is too long, or a folder closed."""
-    return os.path.isfile(path)  # noqa: PTH113
 
-
-def _parse(path: Path) -> Any:
+def _parse(path: Place) -> Any:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

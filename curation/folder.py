@@ -6,22 +6,28 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, DataError
 from common.storage import TEMPORARY_PREFIX, recover_folder
+from common.store_path import Place, StorePath, place_of
 from curation.config import CurateConfig
 from curation.decide import RULES, typed_limits
+from curation.lease import held
 from curation.ledger import Ledger, only_driver
 from curation.stages.analyse import Analyse
 from curation.stages.transcode import Transcode
+from curation.store_ledger import StoreLedger, stored_meta
 from dataloading.schema import Manifest
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[Ledger]:
+def opened(folder: Place) -> Iterator[Ledger]:
     """The ledger of a folder that nobody else drives meanwhile."""
+    if isinstance(folder, StorePath):
+        with held(folder) as lease:
+            yield StoreLedger(folder / "ledger", lease)
+        return
     with only_driver(folder / "ledger"):
         ledger = Ledger(folder / "ledger")
         try:
@@ -30,8 +36,11 @@ def opened(folder: Path) -> Iterator[Ledger]:
             ledger.close()
 
 
-def sweep(folder: Path) -> None:
-    """Removes what a killed run left half-written; nobody else writes here now."""
+def sweep(folder: Place) -> None:
+    """Removes what a killed run left half-written; nobody else writes here now. In a store nothing
+    is ever half-written."""
+    if isinstance(folder, StorePath):
+        return
     recover_folder(folder / "shards")
     for part in (folder / "shards", folder / "ledger" / "spool", folder / "report"):
         for path in part.rglob(f"{TEMPORARY_PREFIX}*"):
@@ -45,19 +54,14 @@ def settings_of(folder: str) -> CurateConfig:
 
     Raises `ConfigError` where it is no curated folder.
     """
-    path = Path(folder).absolute()
+    path = place_of(folder)
     if not path.is_dir():
         raise ConfigError(f"there is no folder {folder}: give the output of a `vfm curate`")
     whole = (path / "clips.parquet").is_file() and (path / "summary.json").is_file()
-    if not whole or not (path / "ledger" / "ledger.sqlite").is_file():
+    if not whole or (stored := _stored_settings(path)) is None:
         raise ConfigError(
             f"{folder} is not the output of a finished `vfm curate`: finish that one first"
         )
-    ledger = Ledger(path / "ledger")
-    try:
-        stored = ledger.meta("config")
-    finally:
-        ledger.close()
     try:
         assert isinstance(stored, dict)
         for rule in RULES:  # a limit that the folder's vfm did not know limited nothing
@@ -69,6 +73,18 @@ def settings_of(folder: str) -> CurateConfig:
             f"{folder} was curated by another version of vfm, so that its settings are not known "
             "here: give its `vfm curate` once more"
         ) from error
+
+
+def _stored_settings(folder: Place) -> Any | None:
+    if isinstance(folder, StorePath):
+        return stored_meta(folder / "ledger").get("config")
+    if not (folder / "ledger" / "ledger.sqlite").is_file():
+        return None
+    ledger = Ledger(folder / "ledger")
+    try:
+        return ledger.meta("config")
+    finally:
+        ledger.close()
 
 
 def remember_settings(
@@ -102,7 +118,7 @@ def parameters(config: CurateConfig, analyse: Analyse, transcode: Transcode) -> 
     return json.loads(json.dumps(found))
 
 
-def check_parameters(folder: Path, ledger: Ledger, manifest: Manifest, now: Any) -> None:
+def check_parameters(folder: Place, ledger: Ledger, manifest: Manifest, now: Any) -> None:
     """Shards of one folder share their parameters; another set needs another folder."""
     before = ledger.meta("parameters")
     if not manifest.shards or before == now:
@@ -127,7 +143,7 @@ def check_parameters(folder: Path, ledger: Ledger, manifest: Manifest, now: Any)
     )
 
 
-def check_nothing_to_drop(folder: Path, num_dropped: int) -> None:
+def check_nothing_to_drop(folder: Place, num_dropped: int) -> None:
     """Shards that hold more than what is kept are not added to."""
     if num_dropped:
         raise ConfigError(

@@ -1,7 +1,8 @@
 """The sources of a curated folder: under which names their bytes lie, and what is said of them."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from common.errors import MediaError
@@ -27,7 +28,7 @@ class Inventory:
     def known(self, file: SourceFile) -> SourceFile:
         """The same file, with its id where it has not changed since it was hashed."""
         try:
-            state = state_of(file.path)
+            state = file.state or state_of(file.path)
         except MediaError:
             return file  # ingest meets the same and says so
         known = self._ledger.known_file(file.path, state.num_bytes, state.modified_ns)
@@ -45,17 +46,19 @@ class Inventory:
             s for s in names if s.path == file.path
         ]
         name = same[0].source if same else file.source
-        self._ledger.remember_source(
-            KnownSource(
-                video_id=file.content_id,
-                source=name,
-                path=file.path,
-                duplicate=any(not s.duplicate and s.source != name for s in names),
-                captions=asdict(captions),
-            )
+        now = KnownSource(
+            video_id=file.content_id,
+            source=name,
+            path=file.path,
+            duplicate=any(not s.duplicate and s.source != name for s in names),
+            captions=json.loads(json.dumps(asdict(captions))),
         )
+        if now not in names:  # a write takes its time, and most files are as they were
+            self._ledger.remember_source(now)
 
-    def settle(self, root: str, unread: Collection[str], sharded: Collection[str]) -> None:
+    def settle(
+        self, root: str, unread: Collection[str], sharded: Callable[[], Collection[str]]
+    ) -> None:
         """Drops names whose file is gone or holds other bytes now, so that mended and renamed
         files leave no trace of what they were.
 
@@ -64,7 +67,7 @@ class Inventory:
         Args:
             root: the input; nothing is said of files that lie elsewhere.
             unread: paths that are there but could not be read.
-            sharded: ids of videos.
+            sharded: ids of videos; asked for only where a file is gone.
         """
         paths: dict[str, str] = {}
         for video_id, path in sorted(self._present):
@@ -75,7 +78,7 @@ class Inventory:
                 present = (source.video_id, source.path) in self._present
                 if not here or present or source.path in unread:
                     continue
-                if source.duplicate or source.video_id not in sharded:
+                if source.duplicate or source.video_id not in sharded():
                     self._ledger.forget_source(source)
                 elif source.video_id in paths:
                     moved = dataclasses.replace(source, path=paths[source.video_id])
@@ -114,9 +117,9 @@ class Inventory:
 
     def _remember_file(self, file: SourceFile) -> None:
         assert file.state is not None
-        self._ledger.remember_file(
-            file.path, file.state.num_bytes, file.state.modified_ns, file.content_id
-        )
+        state = file.path, file.state.num_bytes, file.state.modified_ns
+        if self._ledger.known_file(*state) != file.content_id:
+            self._ledger.remember_file(*state, file.content_id)
 
 
 def in_order(

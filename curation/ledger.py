@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS work (
     results TEXT NOT NULL, wall_s REAL NOT NULL,
     PRIMARY KEY (content_id, span, stage, params)
 );
+CREATE INDEX IF NOT EXISTS work_of_stage ON work (stage, params, content_id);
 """
 _MENDS = {
     sqlite3.SQLITE_BUSY: "another program has it open; close that",
@@ -58,20 +59,30 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._path = path = folder / "ledger.sqlite"
+        self._open(folder / "ledger.sqlite")
+        self._check_version()
+
+    def _open(self, path: Path) -> None:
+        self._path = path
         with self._explained():
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_TABLES)
+
+    def _check_version(self) -> None:
         version = self.meta("version")
         if version is None:
             self.set_meta("version", _VERSION)
         elif version != _VERSION:
-            raise DataError(f"{path} is of format {version}, this vfm writes {_VERSION}")
+            raise DataError(f"{self._path} is of format {version}, this vfm writes {_VERSION}")
 
     def close(self) -> None:
         self._db.close()
+
+    def may_write(self) -> None:
+        """To be called before a file of the folder is replaced. Raises `VfmError` where the folder
+        is no longer this driver's, which cannot be on a disk."""
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -116,13 +127,19 @@ class Ledger:
             *(content_id, span, stage, params, json.dumps(results), wall_s),
         )
 
-    def recorded(self, stage: str, params: str) -> dict[tuple[str, str], tuple[Any, float]]:
-        """All results of a stage: (content, span) to (results, seconds of work)."""
+    def recorded(self, stage: str, params: str) -> set[str]:
+        """Contents of which a stage has recorded anything. Reads no results."""
         rows = self._execute(
-            "SELECT content_id, span, results, wall_s FROM work WHERE stage=? AND params=?",
-            *(stage, params),
+            "SELECT DISTINCT content_id FROM work WHERE stage=? AND params=?", stage, params
         )
-        return {(row[0], row[1]): (json.loads(row[2]), row[3]) for row in rows}
+        return {row[0] for row in rows}
+
+    def recall_all(
+        self, content_ids: Iterable[str], stage: str, params: str
+    ) -> Iterator[tuple[str, Any]]:
+        """(content, its results) for whole contents that are `recorded`, in order."""
+        for content_id in content_ids:
+            yield content_id, self.recall(content_id, "", stage, params)
 
     def known_file(self, path: str, num_bytes: int, modified_ns: int) -> str | None:
         """The id of a file that has not changed since it was hashed."""

@@ -1,31 +1,27 @@
 """What stages did before, from the ledger, and how long they took in this run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from curation.ledger import Ledger
 from curation.pipeline import Memory
+from curation.spool import EncodedClip
 from curation.stage import NOT_LASTING, Failure, Item, Stage, failure_to_dict
 from curation.stages.analyse import Analyse, Analysis, analysis_from_dict, analysis_to_dict
 from curation.stages.ingest import Ingest
-from curation.stages.transcode import ClipOrder, EncodedClip, Transcode
+from curation.stages.transcode import ClipOrder, Transcode
 
 
 class Work:
-    """The executors' memory, in a ledger. Results of one item are recorded together or not at all.
+    """The executors' memory, in a ledger. What one item gave is recorded together or not at all."""
 
-    Args:
-        spool: folder of the encoded clips, `CLIP_ID.mp4`.
-    """
-
-    def __init__(self, ledger: Ledger, spool: Path) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._spool = spool
         self.memory = Memory(recall=self._recall, record=self._record)
         self.clock: dict[str, dict[str, float]] = {}
         """Stage to items, seconds of work, and seconds and frames of footage."""
+        self.may_write = ledger.may_write
 
     def encoded(self, stage: Transcode, order: ClipOrder) -> EncodedClip | Failure | None:
         """What became of a clip before; None where it is still to be encoded."""
@@ -34,10 +30,7 @@ class Work:
             return None
         if "lasting" in raw:
             return _lasting(raw)
-        clip = EncodedClip(**raw)
-        path = self._spool / f"{clip.clip_id}.mp4"
-        whole = path.is_file() and path.stat().st_size == clip.num_bytes
-        return clip if whole else None
+        return stage.found(order)
 
     def earlier(self, stage: Analyse, item: Item) -> Analysis | None:
         """An analysis of the same clips whose scores are partly of other parameters; the one that
@@ -50,8 +43,18 @@ class Work:
 
     def decoded_sources(self, stage: Transcode) -> int:
         """How many sources that stage has ever met."""
-        done = self._ledger.recorded(stage.name, stage.params_hash)
-        return len({video_id for video_id, _ in done})
+        return len(self._ledger.recorded(stage.name, stage.params_hash))
+
+    def analysed(self, stage: Analyse) -> set[str]:
+        """Ids of the videos of which an analysis is known, or why there can be none."""
+        return self._ledger.recorded(stage.name, stage.params_hash)
+
+    def analyses(
+        self, stage: Analyse, video_ids: Iterable[str]
+    ) -> Iterator[tuple[str, Analysis | Failure | None]]:
+        """What is known of videos that are `analysed`; None is to be tried again."""
+        for video_id, raw in self._ledger.recall_all(video_ids, stage.name, stage.params_hash):
+            yield video_id, _analysis(raw)
 
     def _recall(self, stage: Stage[Any, Any], item: Item) -> Sequence[Any] | None:
         if isinstance(stage, Ingest):
@@ -61,10 +64,8 @@ class Work:
         raw = self._ledger.recall(item.content_id, item.span, stage.name, stage.params_hash)
         if raw is None:
             return None
-        if "lasting" in raw:
-            failure = _lasting(raw)
-            return None if failure is None else [failure]
-        return [analysis_from_dict(raw)]
+        known = _analysis(raw)
+        return None if known is None else [known]
 
     def _record(
         self, stage: Stage[Any, Any], item: Item, results: Sequence[Any], wall_s: float
@@ -90,6 +91,10 @@ class Work:
 
     def _keep(self, stage: Stage[Any, Any], key: Item, value: Any, wall_s: float) -> None:
         self._ledger.record(key.content_id, key.span, stage.name, stage.params_hash, value, wall_s)
+
+
+def _analysis(raw: dict[str, Any]) -> Analysis | Failure | None:
+    return _lasting(raw) if "lasting" in raw else analysis_from_dict(raw)
 
 
 def _lasting(raw: dict[str, Any]) -> Failure | None:

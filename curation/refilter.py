@@ -15,6 +15,7 @@ from rich.console import Console
 
 from common.errors import ConfigError
 from common.machine import writing_to
+from common.store_path import place_of
 from curation.config import CurateConfig, RefilterConfig, ReshardConfig
 from curation.decide import Decision, decide
 from curation.decisions import Decisions
@@ -36,7 +37,7 @@ from curation.report import write_report
 from curation.results import Collected
 from curation.scores import MEASURES, measure_hashes, not_measured
 from curation.scoring import Scoring
-from curation.shard import ShardedClip, read_sharded
+from curation.shard import Sharded, read_sharded
 from curation.sharding import Sharder
 from curation.stages.analyse import Analyse
 from curation.stored import read_collected
@@ -74,7 +75,7 @@ def refilter(
     the folder is none, two limits leave nothing between them, or clips cannot be measured again.
     """
     settings, before = settings_after(config), settings_of(config.folder)
-    with opened(Path(settings.output)) as ledger:
+    with opened(place_of(settings.output)) as ledger:
         work = _Folder(settings, ledger, console, None)
         if _stale(settings, before):
             work.measure(ledger)
@@ -99,7 +100,7 @@ def preview(config: RefilterConfig) -> dict[str, Any]:
             f"dry_run=true decodes nothing, and other settings of analysis measure again: "
             f"{', '.join(stale)}"
         )
-    folder = Path(settings.output)
+    folder = place_of(settings.output)
     with opened(folder) as ledger:
         found, summary = read_collected(folder, ledger.sources())
         decision = decide(settings, found.clips)
@@ -125,7 +126,13 @@ def reshard(
             is kept, or where they were made with parameters that this version no longer has.
     """
     settings = settings_of(config.folder)
-    with opened(Path(settings.output)) as ledger:
+    folder = place_of(settings.output)
+    if config.rewrite and not isinstance(folder, Path):
+        raise ConfigError(
+            f"{config.folder} lies in an object store, where shards cannot be exchanged in one "
+            "step: leave rewrite out, or curate into another output with these limits"
+        )
+    with opened(folder) as ledger:
         work = _Folder(settings, ledger, console, executor)
         check_parameters(work.folder, ledger, work.manifest, work.parameters())
         # Once more, since a decision may have been killed before its tables were written.
@@ -149,7 +156,7 @@ def reshard(
 
 def shard_plan(config: ReshardConfig) -> dict[str, int]:
     """How many clips the shards hold, and how many `reshard` would add and leave out."""
-    folder = Path(settings_of(config.folder).output)
+    folder = place_of(settings_of(config.folder).output)
     with opened(folder) as ledger:
         found, _ = read_collected(folder, ledger.sources())
         found.try_again()
@@ -181,17 +188,18 @@ class _Folder:
         console: Console | None,
         executor: Executor | None,
     ) -> None:
-        self.folder = Path(settings.output)
+        self.folder = place_of(settings.output)
         self._settings = settings
         self.num_measured = 0
         """Sources of which scores were measured again."""
         self._console = console or Console(quiet=True)
         sweep(self.folder)
         self.manifest: Manifest
-        self.sharded: dict[str, ShardedClip]
+        self.sharded: Sharded
         self.manifest, self.sharded = read_sharded(self.folder / "shards")
         self.found, self._before = read_collected(self.folder, ledger.sources())
-        self._work = Work(ledger, self.folder / "ledger" / "spool")
+        self._ledger = ledger
+        self._work = Work(ledger)
         self._inventory = Inventory(ledger)
         self._executor = executor or LocalExecutor()
         self.sharder = Sharder(
@@ -255,6 +263,7 @@ class _Folder:
         if self.num_measured:
             summary["scores_not_measured"] = not_measured(self._settings.analysis)
         failed = self.found.failed_entries
+        self._ledger.may_write()
         with writing_to(self.folder):
             if self.num_measured:
                 write_videos(self.folder / "videos.parquet", self.found.videos)

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
@@ -16,6 +15,7 @@ import pyarrow.parquet
 from common.errors import DataError
 from common.pages import badge, counted, duration, key_figures, page, stacked_bar, text
 from common.storage import write_atomic
+from common.store_path import Place
 from curation.report_columns import clip_columns
 
 __all__ = ["write_report"]
@@ -50,7 +50,7 @@ class Part:
     seconds: float
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Place) -> Place:
     """Writes `folder/report/index.html` and returns its path.
 
     Reads `clips.parquet`, and where they exist `videos.parquet`, `summary.json`, `failed.jsonl` and
@@ -92,17 +92,17 @@ def write_report(folder: Path) -> Path:
     return path
 
 
-def _read_table(path: Path) -> dict[str, list[Any]] | None:
+def _read_table(path: Place) -> dict[str, list[Any]] | None:
     if not path.exists():
         return None
     try:
-        table = pyarrow.parquet.read_table(path)
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"'{path}' is no readable parquet file ({error}): curate again") from error
     return table.to_pydict()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Place) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
@@ -111,7 +111,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"'{path}' is no JSON ({error}): curate again") from error
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Place) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from curation.accounting import Fate, account
@@ -145,7 +144,7 @@ class Collected:
         captions: Captions,
         *,
         analysis_hash: str,
-        thumbnails: Path,
+        thumbnails: Collection[str],
     ) -> None:
         """A source that was read, whole or in part."""
         self.sources[source.video_id] = source
@@ -157,7 +156,7 @@ class Collected:
         ]
         for clip in analysis.clips:
             caption, origin = captions.of(clip.start_us / 1e6, clip.end_us / 1e6)
-            thumbnail = thumbnails / f"{clip.clip_id}.jpg"
+            thumbnail = f"{clip.clip_id}.jpg"
             self._clips[clip.clip_id] = ClipRow(
                 clip_id=clip.clip_id,
                 video_id=analysis.video_id,
@@ -175,7 +174,7 @@ class Collected:
                 caption_source=origin or None,
                 scores=clip.scores,
                 crop=clip.crop,
-                thumbnail=f"report/thumbs/{thumbnail.name}" if thumbnail.is_file() else None,
+                thumbnail=f"report/thumbs/{thumbnail}" if thumbnail in thumbnails else None,
                 bucket=None,
                 analysis_hash=analysis_hash,
                 transcode_hash=None,
@@ -315,13 +314,14 @@ def collect(
     unread: Sequence[tuple[Failure, str]],
     *,
     analysis_hash: str,
-    thumbnails: Path,
+    thumbnails: Collection[str],
 ) -> Collected:
     """All sources of the folder with what became of them; the clips are still to be decided on.
 
     Args:
         failures: of sources.
         unread: failures of files without an id, and their paths.
+        thumbnails: names of those that there are.
     """
     found = Collected()
     refused = {failure.content_id: failure for failure in failures}

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from common.errors import ConfigError
 from common.machine import writing_to
-from common.remote import is_url
+from common.store_path import WRITABLE, Place, StorePath, names_in, place_of
 from curation.captions import CaptionBook
 from curation.config import CurateConfig
 from curation.decide import Decision, decide
@@ -34,7 +34,7 @@ from curation.report import write_report
 from curation.results import Collected, collect
 from curation.scores import not_measured
 from curation.scoring import Scoring
-from curation.shard import ShardedClip, read_sharded, sweep_shards
+from curation.shard import Sharded, ShardedClip, read_sharded, sweep_shards
 from curation.sharding import Sharder
 from curation.sources import EXTENSIONS, Found, find_sources, is_list
 from curation.stage import Failure
@@ -78,33 +78,50 @@ def curate(
             machine fails: a full disk, a locked or damaged ledger.
     """
     folder, output = _folders(config)
-    remote = is_url(config.input)
     found = find_sources(config.input, without=output)
     if not found.files and not found.refused:
         endings = ", ".join(EXTENSIONS[:6])
-        if not (remote or folder.is_dir() or is_list(config.input)):
+        local = isinstance(folder, Path)
+        if local and not folder.is_dir() and not is_list(config.input):
             raise ConfigError(f"input={config.input} has no ending of a video ({endings}, ...)")
         more = f" ({len(found.others)} files of other kinds)" if found.others else ""
         raise ConfigError(
             f"input={config.input} holds no video{more}: name a folder of videos ({endings}, ...)"
         )
-    book = CaptionBook(
-        None if remote else folder, Path(config.captions) if config.captions else None
-    )
+    book = _captions(config, folder, found)
     chosen = executor_of(config, output) if executor is None else contextlib.nullcontext(executor)
     with opened(output) as ledger, chosen as executor:
         run = _Run(config, output, ledger, console or Console(quiet=True), executor)
-        return run(config.input if remote else str(folder), found, book, on_start)
+        return run(str(folder), found, book, on_start)
 
 
-def _folders(config: CurateConfig) -> tuple[Path, Path]:
-    folder, output = Path(config.input).absolute(), Path(config.output).absolute()
-    if is_url(config.output):
-        raise ConfigError(f"output={config.output}: only local folders can be written to")
-    if is_url(config.input):
-        return folder, output
-    if not folder.exists():
+def _captions(config: CurateConfig, folder: Place, found: Found) -> CaptionBook:
+    """What is said of the videos, and where it may lie."""
+    explicit = place_of(config.captions) if config.captions else None
+    if isinstance(folder, Path):
+        return CaptionBook(folder, explicit)
+    if any(file.path == str(folder) for file in found.files):  # one video alone
+        return CaptionBook(folder.parent, explicit)
+    return CaptionBook(folder, explicit, listed=found.others)
+
+
+def _folders(config: CurateConfig) -> tuple[Place, Place]:
+    folder, output = place_of(config.input), place_of(config.output)
+    if isinstance(output, StorePath) and not config.output.startswith(WRITABLE):
+        raise ConfigError(
+            f"output={config.output}: a web server takes no files; name a folder, or a URL of "
+            f"{', '.join(WRITABLE)}"
+        )
+    if isinstance(folder, Path) and not folder.exists():
         raise ConfigError(f"input={config.input} does not exist")
+    if isinstance(output, StorePath) or isinstance(folder, StorePath):
+        one, other = f"{folder}/", f"{output}/"
+        if one.startswith(other) or other.startswith(one):
+            raise ConfigError(
+                f"output={config.output} and input={config.input} lie one inside the other, so the "
+                "next run would curate its own clips: separate them"
+            )
+        return folder, output
     if output.exists() and not output.is_dir():
         raise ConfigError(
             f"output={config.output}: a file where a folder is needed; give another path"
@@ -129,7 +146,7 @@ class _Run:
     def __init__(
         self,
         config: CurateConfig,
-        output: Path,
+        output: Place,
         ledger: Ledger,
         console: Console,
         executor: Executor,
@@ -142,7 +159,7 @@ class _Run:
         self._ingest = Ingest(retries=config.retries)
         self._analyse = Analyse(config, output / "report" / "thumbs")
         self._inventory = Inventory(ledger)
-        self._work = Work(ledger, output / "ledger" / "spool")
+        self._work = Work(ledger)
         self._sharder = Sharder(
             config, output, self._inventory, self._work, self._executor, self._console
         )
@@ -162,7 +179,7 @@ class _Run:
             self._sharder.check()
         on_start()
         sweep_shards(self._output / "shards", manifest)
-        self._take_in(root, input_, book, {clip_id.split("-")[0] for clip_id in sharded})
+        self._take_in(root, input_, book, sharded)
         sources = self._ledger.sources()
         scoring = Scoring(self._analyse, self._inventory, self._work, self._executor, self._console)
         found = collect(
@@ -171,7 +188,7 @@ class _Run:
             scoring.failures,
             self._unread,
             analysis_hash=self._analyse.params_hash,
-            thumbnails=self._output / "report" / "thumbs",
+            thumbnails=names_in(self._output / "report" / "thumbs"),
         )
         decision = self._decide(found, manifest, sharded)
         remember_settings(self._ledger, self._config, now, decision.limits)
@@ -183,6 +200,7 @@ class _Run:
             else:
                 self._sharder.place(found, sharded.keys())
                 inside = set(sharded)
+            self._ledger.may_write()
             wall_s = time.perf_counter() - began
             ignored = [name for name in input_.others if name not in book.used]
             summary = self._summary(found, decision, ignored, book, num_stale, wall_s, inside)
@@ -201,9 +219,7 @@ class _Run:
 
     # ---- score
 
-    def _take_in(
-        self, root: str, input_: Found, book: CaptionBook, sharded: Collection[str]
-    ) -> None:
+    def _take_in(self, root: str, input_: Found, book: CaptionBook, sharded: Sharded) -> None:
         """Brings the inventory up to the input as it lies there now."""
         for refusal in input_.refused:
             failure = Failure(
@@ -232,7 +248,7 @@ class _Run:
                 else:
                     self._inventory.remember(result, book.of(file.source))
                 progress.advance(task)
-        self._inventory.settle(root, {path for _, path in self._unread}, sharded)
+        self._inventory.settle(root, {path for _, path in self._unread}, sharded.videos)
 
     def _decide(
         self, found: Collected, manifest: Manifest, sharded: Mapping[str, ShardedClip]

@@ -57,17 +57,27 @@ class Scoring:
     def _to_analyse(
         self, sources: Sequence[KnownSource], keep: Callable[[Analysis | Failure], None]
     ) -> Iterator[SourceFile]:
-        """What is not known yet; the rest is kept at once."""
+        """What is not known yet; the rest is kept. That comes last, so that the work begins at once
+        however much is known."""
+        analysed = self._work.analysed(self._analyse)
+        of_id = {source.video_id: source for source in sources}
         for source in sources:
-            item = SourceFile(source=source.source, path=source.path, content_id=source.video_id)
-            known = self._work.memory.recall(self._analyse, item)
-            if known is not None:
-                (result,) = known
+            if source.video_id not in analysed:
+                yield from self._located(source, keep)
+        known = [video_id for video_id in of_id if video_id in analysed]
+        for video_id, result in self._work.analyses(self._analyse, known):
+            if result is None:
+                yield from self._located(of_id[video_id], keep)
+            else:
                 keep(result)
-                continue
-            try:
-                located = self._inventory.locate(source)
-                earlier = self._work.earlier(self._analyse, located)
-                yield dataclasses.replace(located, known=earlier)
-            except MediaError as error:
-                keep(failure_of(item, self._analyse.name, 1, error))
+
+    def _located(
+        self, source: KnownSource, keep: Callable[[Analysis | Failure], None]
+    ) -> Iterator[SourceFile]:
+        item = SourceFile(source=source.source, path=source.path, content_id=source.video_id)
+        try:
+            located = self._inventory.locate(source)
+            earlier = self._work.earlier(self._analyse, located)
+            yield dataclasses.replace(located, known=earlier)
+        except MediaError as error:
+            keep(failure_of(item, self._analyse.name, 1, error))

@@ -5,28 +5,33 @@ import io
 import json
 import tarfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from common.errors import DataError
-from common.storage import atomic_path
-from curation.stages.transcode import EncodedClip
+from common.storage import atomic_path, write_atomic
+from common.store_path import Place, bytes_of, remove
+from curation.spool import EncodedClip
 from dataloading.buckets import Buckets
 from dataloading.schema import (
     MANIFEST_NAME,
     IndexRow,
     Manifest,
     ShardInfo,
+    index_bytes,
     index_path,
     read_index,
     read_manifest,
-    write_index,
     write_manifest,
 )
 
 _TAR_BLOCK = 512
+_AT_ONCE = 16
+"""Shards that are looked up at once; in a store each answer takes its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,7 @@ class ShardedClip:
     caption: str
     caption_source: str | None
     encoded: EncodedClip
-    tar: Path
+    tar: Place
     offset: int
 
     def read(self) -> bytes:
@@ -46,53 +51,107 @@ class ShardedClip:
             return file.read(self.encoded.num_bytes)
 
 
-def read_sharded(shards: Path) -> tuple[Manifest, dict[str, ShardedClip]]:
-    """The manifest of a folder, empty where there is none, and all clips that its shards hold.
+def read_sharded(shards: Place) -> "tuple[Manifest, Sharded]":
+    """The manifest of a folder, empty where there is none, and all clips that its shards hold."""
+    try:
+        manifest = read_manifest(shards) if (shards / MANIFEST_NAME).is_file() else Manifest()
+    except NotADirectoryError:
+        manifest = Manifest()
+    return manifest, Sharded(shards, manifest)
 
-    Raises `DataError` where a shard that the manifest names is gone or damaged.
+
+class Sharded(Mapping[str, ShardedClip]):
+    """All clips that the shards of a folder hold, by id. They are looked up when they are first
+    asked for, some shards at once.
+
+    Asking raises `DataError` where a shard that the manifest names is gone or damaged.
     """
-    if not (shards / MANIFEST_NAME).exists():
-        return Manifest(), {}
-    manifest = read_manifest(shards)
-    clips: dict[str, ShardedClip] = {}
-    for shard in manifest.shards:
-        rows = read_index(shards / shard.index_path)
-        path = shards / shard.path
+
+    def __init__(self, shards: Place, manifest: Manifest) -> None:
+        self._shards = shards
+        self._manifest = manifest
+
+    @cached_property
+    def _clips(self) -> dict[str, ShardedClip]:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = pool.map(self._of, self._manifest.shards)
+            return {clip.encoded.clip_id: clip for clips in found for clip in clips}
+
+    def videos(self) -> set[str]:
+        """Ids of the videos that they come from."""
+        return {clip.encoded.content_id for clip in self.values()}
+
+    def _of(self, shard: ShardInfo) -> list[ShardedClip]:
+        path = self._shards / shard.path
+        rows = read_index(self._shards / shard.index_path).to_pylist()
         try:
-            with path.open("rb") as tar:
-                for row in rows.to_pylist():
-                    tar.seek(row["json_offset"])
-                    about = json.loads(tar.read(row["json_bytes"]))
-                    clips[row["clip_id"]] = ShardedClip(
-                        caption=about["caption"],
-                        caption_source=about["caption_source"],
-                        encoded=_encoded(row, about["video_id"]),
-                        tar=path,
-                        offset=row["video_offset"],
-                    )
+            if bytes_of(path) != shard.num_bytes:
+                raise ValueError(f"{bytes_of(path)} bytes, not {shard.num_bytes}")
+            told = self._told(shard)
+            if told is None:
+                with path.open("rb") as tar:
+                    told = [_about(tar, row) for row in rows]
+            return [
+                ShardedClip(
+                    caption=caption,
+                    caption_source=source,
+                    encoded=_encoded(row),
+                    tar=path,
+                    offset=row["video_offset"],
+                )
+                for row, (caption, source) in zip(rows, told, strict=True)
+            ]
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{path} is gone or damaged ({error}): bring it back, or choose another output "
                 "folder"
             ) from error
-    return manifest, clips
+
+    def _told(self, shard: ShardInfo) -> list[tuple[str, str | None]] | None:
+        """The captions in a shard by the note of who made it, which saves reading every clip's
+        JSON; None where there is no note on this very shard."""
+        try:
+            note = json.loads(note_path(self._shards, shard.path).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return note["captions"] if note["sha256"] == shard.sha256 else None
+
+    def __getitem__(self, clip_id: str) -> ShardedClip:
+        return self._clips[clip_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clips)
+
+    def __len__(self) -> int:
+        return len(self._clips)
 
 
-def sweep_shards(shards: Path, manifest: Manifest) -> None:
+def note_path(shards: Place, shard_path: str) -> Place:
+    """Where the ledger keeps what a tar says of its captions."""
+    return shards.parent / "ledger" / "packed" / f"{shard_path}.json"
+
+
+def sweep_shards(shards: Place, manifest: Manifest) -> None:
     """Removes tars that the manifest does not name, with what belongs to them. A run that was
     killed before the manifest grew leaves such a tar; the clips in it are sharded again."""
     named = {shard.path for shard in manifest.shards}
     for tar in shards.rglob("*.tar"):
-        path = tar.relative_to(shards).as_posix()
+        path = str(PurePosixPath(tar.relative_to(shards)))  # pyright: ignore[reportArgumentType]
         if path not in named:
-            for left in (tar, shards / index_path(path), tar.with_name(f"{tar.name}.idx")):
-                left.unlink(missing_ok=True)
+            remove([tar, shards / index_path(path), tar.with_name(f"{tar.name}.idx")])
 
 
-def _encoded(row: Mapping[str, Any], video_id: str) -> EncodedClip:
+def _about(tar: Any, row: Mapping[str, Any]) -> tuple[str, str | None]:
+    tar.seek(row["json_offset"])
+    about = json.loads(tar.read(row["json_bytes"]))
+    return about["caption"], about["caption_source"]
+
+
+def _encoded(row: Mapping[str, Any]) -> EncodedClip:
     """What an index says of a clip."""
     same = ("clip_id", "num_frames", "width", "height", "duration_s", "fps", "keyframes_s")
     values = {name: row[name] for name in same}
+    video_id = row["clip_id"].partition("-")[0]
     return EncodedClip(content_id=video_id, span="", num_bytes=row["video_bytes"], **values)
 
 
@@ -119,11 +178,13 @@ class Packer:
         buckets: what the manifest says of them.
         content: the bytes of an encoded clip, by id.
         packed: told the ids of clips once the manifest names their tar.
+        noted: whether the ledger beside the shards gets a note on each tar, see `note_path`.
+        may_write: called before anything is replaced; raises where that is another's by now.
     """
 
     def __init__(
         self,
-        shards: Path,
+        shards: Place,
         manifest: Manifest,
         expected: Mapping[str, str],
         describe: Mapping[str, dict[str, Any]],
@@ -132,10 +193,14 @@ class Packer:
         *,
         content: Callable[[str], bytes],
         packed: Callable[[Sequence[str]], None],
+        noted: bool = False,
+        may_write: Callable[[], None] = lambda: None,
     ) -> None:
         self._shards = shards
         self._content = content
         self._packed = packed
+        self._noted = noted
+        self._may_write = may_write
         self._manifest = manifest
         self._describe = describe
         self._target_bytes = target_bytes
@@ -185,31 +250,36 @@ class Packer:
     def _close(self, bucket: str, queue: _Queue) -> None:
         number = sum(shard.path.startswith(f"{bucket}/") for shard in self._manifest.shards)
         path = f"{bucket}/{bucket}-{number:06d}.tar"
-        rows = self._write_tar(self._shards / path, queue.filled)
-        index = self._shards / index_path(path)
-        write_index(index, rows)
-        tar = self._shards / path
+        self._may_write()
+        with atomic_path(self._shards / path) as tar:
+            rows = self._write_tar(tar, queue.filled)
+            num_bytes, sha256 = tar.stat().st_size, _sha256(tar)
+        index = index_bytes(rows)
+        write_atomic(self._shards / index_path(path), index)
+        if self._noted:
+            abouts = [self._describe[clip_id] for clip_id in queue.filled]
+            captions = [(about["caption"], about["caption_source"]) for about in abouts]
+            note = json.dumps({"sha256": sha256, "captions": captions}).encode()
+            write_atomic(note_path(self._shards, path), note)
         shard = ShardInfo(
             path=path,
             num_clips=len(rows),
-            num_bytes=tar.stat().st_size,
+            num_bytes=num_bytes,
             duration_s=round(sum(row.duration_s for row in rows), 6),
-            sha256=_sha256(tar),
-            index_sha256=_sha256(index),
+            sha256=sha256,
+            index_sha256=hashlib.sha256(index).hexdigest(),
         )
         # By path, so that the order in which buckets fill up leaves no trace.
         shards = sorted([*self._manifest.shards, shard], key=lambda s: s.path)
         self._manifest = Manifest(shards=shards, buckets=self._buckets)
+        self._may_write()
         write_manifest(self._shards, self._manifest)
         self._packed(queue.filled)
         queue.filled, queue.filled_bytes = [], 0
 
     def _write_tar(self, path: Path, clip_ids: list[str]) -> list[IndexRow]:
         rows = []
-        with (
-            atomic_path(path) as temporary,
-            tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
-        ):
+        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
             for clip_id in clip_ids:
                 clip = self._encoded[clip_id]
                 video = self._content(clip_id)

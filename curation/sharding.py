@@ -1,6 +1,6 @@
 """Encodes what is kept and packs it: added to the shards of a folder, or all of them anew."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from rich.console import Console
 
 from common.errors import MediaError
 from common.storage import atomic_folder
+from common.store_path import Place
 from curation.config import CurateConfig
 from curation.executors.local import LocalExecutor
 from curation.inventory import Inventory
@@ -17,10 +18,10 @@ from curation.progress import progress_on
 from curation.results import Collected
 from curation.scores import Crop
 from curation.shard import Packer, ShardedClip
+from curation.spool import EncodedClip
 from curation.stage import Failure, failure_of
 from curation.stages.transcode import (
     ClipOrder,
-    EncodedClip,
     SourceOrder,
     Transcode,
     encoded_size,
@@ -40,7 +41,7 @@ class Sharder:
     def __init__(
         self,
         config: CurateConfig,
-        output: Path,
+        output: Place,
         inventory: Inventory,
         work: Work,
         executor: Executor,
@@ -48,8 +49,9 @@ class Sharder:
     ) -> None:
         self._config = config
         self._shards = output / "shards"
-        self._spool = output / "ledger" / "spool"
-        self.transcode = Transcode(config.transcode, self._spool, retries=config.retries)
+        self.transcode = Transcode(
+            config.transcode, output / "ledger" / "spool", retries=config.retries
+        )
         self._inventory = inventory
         self._work = work
         self._executor = executor
@@ -79,7 +81,8 @@ class Sharder:
     ) -> None:
         """Adds shards of the kept clips that no shard holds yet; those that are there stay."""
         self.place(found)
-        self._forget(sharded)
+        spool = self.transcode.spool
+        spool.forget(clip_id for clip_id in spool.clip_ids() if clip_id in sharded)
         new = [clip for clip in found.clips if clip.kept and clip.clip_id not in sharded]
         packer = Packer(
             self._shards,
@@ -88,8 +91,10 @@ class Sharder:
             {clip.clip_id: self._describe(clip) for clip in new},
             self._config.shard.target_bytes,
             self._config.shard.buckets,
-            content=self._spooled,
-            packed=self._forget,
+            content=spool.read,
+            packed=spool.forget,
+            noted=True,
+            may_write=self._work.may_write,
         )
         for result in self._encode(found, new):
             if isinstance(result, EncodedClip):
@@ -98,11 +103,13 @@ class Sharder:
                 packer.skip(result)
         manifest = packer.finish()
         if manifest.shards:
+            self._work.may_write()
             write_energon(self._shards, manifest)
 
     def rewrite(self, found: Collected, sharded: Mapping[str, ShardedClip]) -> None:
         """Makes all shards anew from what is kept, then puts them in the place of the old ones, in
         one step. Encodings are copied from there."""
+        assert isinstance(self._shards, Path), "folders of a store cannot be exchanged"
         self.place(found)
         kept = [clip for clip in found.clips if clip.kept]
         new = [clip for clip in kept if clip.clip_id not in sharded]
@@ -112,7 +119,7 @@ class Sharder:
 
         def content(clip_id: str) -> bytes:
             there = sharded.get(clip_id)
-            return self._spooled(clip_id) if there is None else there.read()
+            return self.transcode.spool.read(clip_id) if there is None else there.read()
 
         with atomic_folder(self._shards) as folder:
             packer = Packer(
@@ -128,15 +135,7 @@ class Sharder:
             for clip in encoded:
                 packer.add(clip)
             write_energon(folder, packer.finish())
-        self._forget([clip.clip_id for clip in new])
-
-    def _spooled(self, clip_id: str) -> bytes:
-        return (self._spool / f"{clip_id}.mp4").read_bytes()
-
-    def _forget(self, clip_ids: Iterable[str]) -> None:
-        """Shards hold these now."""
-        for clip_id in clip_ids:
-            (self._spool / f"{clip_id}.mp4").unlink(missing_ok=True)
+        self.transcode.spool.forget(clip.clip_id for clip in new)
 
     def _encode(self, found: Collected, clips: Sequence[ClipRow]) -> Iterator[EncodedClip | str]:
         """Each clip encoded, or its id where it failed; in any order."""

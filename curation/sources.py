@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import MediaError, VfmError
-from common.remote import chunks, is_url, remote_keys, remote_state
+from common.remote import RemoteState, chunks, is_url, remote_objects, remote_state
+from common.store_path import Place
 
 _OF_PICTURES = (
     ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
@@ -39,8 +40,7 @@ class FileState:
 def state_of(path: str) -> FileState:
     """Of a path or a URL. Raises `MediaError`: `missing` or `unreadable`."""
     if is_url(path):
-        there = remote_state(path)
-        return FileState(num_bytes=there.num_bytes, modified_ns=there.tag)
+        return _file_state(remote_state(path))
     try:
         status = Path(path).stat()
     except FileNotFoundError:
@@ -48,6 +48,10 @@ def state_of(path: str) -> FileState:
     except OSError as error:
         raise MediaError("unreadable", f"{path}: {error.strerror or error}") from None
     return FileState(num_bytes=status.st_size, modified_ns=status.st_mtime_ns)
+
+
+def _file_state(there: RemoteState) -> FileState:
+    return FileState(num_bytes=there.num_bytes, modified_ns=there.tag)
 
 
 @contextlib.contextmanager
@@ -77,7 +81,7 @@ class SourceFile:
     content_id: str = ""
     """The video's id; empty until its bytes have been read."""
     state: FileState | None = None
-    """Of the file when those bytes were read."""
+    """Of the file when those bytes were read; before, as a store lists it."""
     known: Any = None
     """What a stage made of it with other parameters, of which parts may still hold."""
 
@@ -113,7 +117,7 @@ class Found:
     refused: list[Refusal] = field(default_factory=list)
 
 
-def find_sources(input_: str, *, without: Path | None = None) -> Found:
+def find_sources(input_: str, *, without: Place | None = None) -> Found:
     """What an input names: a folder or a file, a URL of either, or a list, which is a text file
     with a path or a URL in each line.
 
@@ -122,6 +126,7 @@ def find_sources(input_: str, *, without: Path | None = None) -> Found:
     if is_url(input_):
         return _scan_store(input_)
     path = Path(input_).absolute()
+    without = without if isinstance(without, Path) else None
     return _read_list(path, without=without) if is_list(input_) else scan(path, without=without)
 
 
@@ -132,7 +137,7 @@ def is_list(input_: str) -> bool:
 def _scan_store(url: str) -> Found:
     found = Found()
     base = url.rstrip("/")
-    for at in remote_keys(url):
+    for at, there in remote_objects(url).items():
         inside = at.startswith(base + "/")
         name = at[len(base) + 1 :] if inside else at.rsplit("/", 1)[-1]
         if not (inside or at == base):
@@ -141,7 +146,7 @@ def _scan_store(url: str) -> Found:
             found.hidden.append(name)
             continue
         if Path(name).suffix.lower() in EXTENSIONS:
-            found.files.append(SourceFile(source=name, path=at))
+            found.files.append(SourceFile(source=name, path=at, state=_file_state(there)))
         elif not name.endswith("/"):
             found.others.append(name)
     return found

@@ -4,13 +4,13 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import DataError
+from common.store_path import Place
 from curation.accounting import Fate
 from curation.ledger import KnownSource
 from curation.results import Collected
@@ -18,14 +18,14 @@ from curation.scores import SCORES, Score
 from curation.tables import CROP, ClipRow, VideoRow
 
 
-def read_collected(folder: Path, sources: Sequence[KnownSource]) -> tuple[Collected, Any]:
+def read_collected(folder: Place, sources: Sequence[KnownSource]) -> tuple[Collected, Any]:
     """A curated folder as `collect` gave it, and its summary. Nothing is decoded.
 
     Raises `DataError` where a table is damaged or was written by another version.
     """
     try:
-        clips = _clips(pq.read_table(folder / "clips.parquet"))
-        videos = [VideoRow(**row) for row in pq.read_table(folder / "videos.parquet").to_pylist()]
+        clips = _clips(_table(folder / "clips.parquet"))
+        videos = [VideoRow(**row) for row in _table(folder / "videos.parquet").to_pylist()]
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         lines = (folder / "failed.jsonl").read_text(encoding="utf-8").split("\n")
         failed = [json.loads(line) for line in lines if line]
@@ -36,6 +36,10 @@ def read_collected(folder: Path, sources: Sequence[KnownSource]) -> tuple[Collec
             f"({type(error).__name__}: {error}): give its `vfm curate` once more"
         ) from error
     return Collected.restored(sources, videos, clips, failed, others), summary
+
+
+def _table(path: Place) -> pa.Table:
+    return pq.read_table(pa.BufferReader(path.read_bytes()))
 
 
 _OTHERWISE = {"start_us", "end_us", "scores", "crop"}

@@ -4,13 +4,13 @@ import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from common.storage import write_atomic
+from common.store_path import Place, place_of
 from curation.config import CurateConfig
 from curation.tables import ClipRow, write_failed
 
@@ -65,15 +65,15 @@ def shards_against(clips: Sequence[ClipRow], sharded: Collection[str]) -> dict[s
     }
 
 
-def write_summary(path: Path, summary: dict[str, Any]) -> None:
+def write_summary(path: Place, summary: dict[str, Any]) -> None:
     text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
     write_atomic(path, text.encode())
 
 
-def write_failures(path: Path, entries: list[dict[str, Any]], config: CurateConfig) -> None:
+def write_failures(path: Place, entries: list[dict[str, Any]], config: CurateConfig) -> None:
     """Each entry with the command that meets it again, alone and in a folder of its own, unless
     it has one."""
-    again = f"{Path(config.output).absolute()}-again"
+    again = f"{place_of(config.output)}-again"
     lines = []
     for number, entry in enumerate(entries):
         if "command" in entry:
@@ -107,7 +107,7 @@ _FAILURES_SHOWN = 20
 
 
 def print_summary(
-    console: Console, summary: dict[str, Any], failed: Sequence[dict[str, Any]], report: Path
+    console: Console, summary: dict[str, Any], failed: Sequence[dict[str, Any]], report: Place
 ) -> None:
     """The accounting as a table, what failed by name, and where the page lies."""
     table = Table("", "clips", "seconds", box=None, pad_edge=False)

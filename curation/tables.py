@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.storage import atomic_path, write_atomic
+from common.store_path import Place
 from curation.measures.camera import camera_label
 from curation.scores import SCORES, Crop, Score
 
@@ -129,13 +129,13 @@ _CLIP_SCHEMA = pa.schema(
 )
 
 
-def write_videos(path: Path, rows: Iterable[VideoRow]) -> None:
+def write_videos(path: Place, rows: Iterable[VideoRow]) -> None:
     """Rows in order of source name; equal rows give equal bytes."""
     ordered = sorted(rows, key=lambda row: (row.source, row.video_id))
     _write(path, pa.Table.from_pylist([asdict(row) for row in ordered], schema=_VIDEO_SCHEMA))
 
 
-def write_clips(path: Path, rows: Iterable[ClipRow]) -> None:
+def write_clips(path: Place, rows: Iterable[ClipRow]) -> None:
     """Rows in order of source name and time; equal rows give equal bytes."""
     ordered = sorted(rows, key=lambda row: (row.source, row.start_us, row.clip_id))
     boxes = [row.crop or (None,) * len(CROP) for row in ordered]
@@ -162,13 +162,13 @@ def _camera(scores: Mapping[str, Score]) -> str | None:
     return camera_label({name: s.value for name, s in moves.items()}) if known else None
 
 
-def write_failed(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+def write_failed(path: Place, entries: Iterable[dict[str, Any]]) -> None:
     """One JSON object per line, in order of id and stage."""
     ordered = sorted(entries, key=lambda e: (e["source"], e["id"], e["stage"], e["reason"]))
     lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered]
     write_atomic(path, "".join(lines).encode())
 
 
-def _write(path: Path, table: pa.Table) -> None:
+def _write(path: Place, table: pa.Table) -> None:
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary)

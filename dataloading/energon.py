@@ -9,11 +9,11 @@ follows from the shard indexes, so equal shards give equal bytes.
 import json
 import sqlite3
 import uuid
-from pathlib import Path
 
 import numpy as np
 
 from common.storage import atomic_path, write_atomic
+from common.store_path import Place
 from dataloading.schema import Manifest, read_index
 
 META_FOLDER = ".nv-meta"
@@ -39,7 +39,7 @@ CREATE INDEX idx_sample_parts_full
 """
 
 
-def write_energon(shards: Path, manifest: Manifest) -> None:
+def write_energon(shards: Place, manifest: Manifest) -> None:
     """Writes `.nv-meta` and the offset files of all shards of the manifest.
 
     All samples belong to the split `train`; they are `CrudeWebdataset` samples with the parts
@@ -67,7 +67,7 @@ def write_energon(shards: Path, manifest: Manifest) -> None:
     write_atomic(meta / "dataset.yaml", json.dumps(dataset, indent=2).encode())
 
 
-def _add_shard(database: sqlite3.Connection, shards: Path, path: str, number: int) -> None:
+def _add_shard(database: sqlite3.Connection, shards: Place, path: str, number: int) -> None:
     index = read_index(shards / f"{path.removesuffix('.tar')}.index.arrow")
     keys = index.column("clip_id").to_pylist()
     video_at, video_size, json_at, json_size = (

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from common.errors import DataError
 from common.storage import write_atomic
+from common.store_path import Place
 from dataloading.buckets import Buckets
 
 MANIFEST_NAME = "manifest.json"
@@ -91,20 +92,28 @@ def index_path(shard_path: str) -> str:
     return shard_path.removesuffix(".tar") + INDEX_SUFFIX
 
 
-def write_index(path: Path, rows: list[IndexRow]) -> None:
+def write_index(path: Place, rows: list[IndexRow]) -> None:
     """Writes an index as an Arrow file, atomically; equal rows give equal bytes."""
+    write_atomic(path, index_bytes(rows))
+
+
+def index_bytes(rows: list[IndexRow]) -> bytes:
+    """An index as an Arrow file."""
     columns = {f.name: [getattr(r, f.name) for r in rows] for f in fields(IndexRow)}
     table = pa.table(columns, schema=INDEX_SCHEMA)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, INDEX_SCHEMA) as writer:
         writer.write_table(table)
-    write_atomic(path, sink.getvalue().to_pybytes())
+    return sink.getvalue().to_pybytes()
 
 
-def read_index(path: Path) -> pa.Table:
-    """Reads an index without copying it (memory-mapped). Raises `DataError` naming the file."""
+def read_index(path: Place) -> pa.Table:
+    """Reads an index, from a disk without copying it (memory-mapped). Raises `DataError` naming the
+    file."""
     try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        local = isinstance(path, Path)
+        source = pa.memory_map(str(path)) if local else pa.BufferReader(path.read_bytes())
+        table = pa.ipc.open_file(source).read_all()
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot read the shard index {path}: {error}") from error
     if table.schema != INDEX_SCHEMA:
@@ -112,13 +121,13 @@ def read_index(path: Path) -> pa.Table:
     return table
 
 
-def write_manifest(shards_dir: Path, manifest: Manifest) -> None:
+def write_manifest(shards_dir: Place, manifest: Manifest) -> None:
     """Writes `manifest.json` atomically."""
     text = json.dumps(asdict(manifest), indent=1, sort_keys=True)
     write_atomic(shards_dir / MANIFEST_NAME, (text + "\n").encode())
 
 
-def read_manifest(shards_dir: Path) -> Manifest:
+def read_manifest(shards_dir: Place) -> Manifest:
     """Reads `manifest.json`. Raises `DataError` naming the file where it is missing or damaged."""
     path = shards_dir / MANIFEST_NAME
     try:

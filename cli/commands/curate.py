@@ -11,11 +11,14 @@ if TYPE_CHECKING:
 HELP = """
 raw video to captioned shards, with a page of what was kept and why
 
-usage: vfm curate input=DIR output=DIR [KEY=VALUE ...]
+usage: vfm curate input=DIR_OR_URL output=DIR_OR_URL [KEY=VALUE ...]
 
 Cuts every video into shots, scores each clip, decides with all scores known, and writes what is
 kept as WebDataset shards with an index, a report page and an accounting of every second.
 The same command continues an interrupted run; what is done is not done again.
+Input and output may lie in object stores (s3://, gs://, az://): nothing is copied to this machine
+but the clip or the shard that is being made. Credentials and endpoints are those of the
+environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...).
 `vfm config curate` prints every setting, dry_run=true what would be done, and
 `vfm curate plan --help` how to predict the time and the machines that it takes.
 
@@ -23,6 +26,7 @@ examples:
   vfm curate input=videos output=curated
   vfm curate input=videos output=curated captions=captions.json max_clip_s=6
   vfm curate input=videos output=curated blur.min=null motion.min=0.01 dry_run=true
+  vfm curate input=s3://footage/raw output=s3://footage/curated executor=ray
 """
 
 PLAN_HELP = """
@@ -64,6 +68,7 @@ def run(argv: list[str]) -> int:
 
     from cli.config import begin, load, show_plan
     from common.remote import is_url
+    from common.store_path import place_of
     from curation.config import CurateConfig
 
     loaded = load("curate", argv, CurateConfig, example=EXAMPLE)
@@ -76,16 +81,19 @@ def run(argv: list[str]) -> int:
 
     from curation.run import curate
 
-    on_start = partial(begin, loaded, Path(config.output))
+    on_start = partial(begin, loaded, place_of(config.output))
     return curate(config, console=Console(), on_start=on_start).exit_code
 
 
 def _plan(config: "CurateConfig") -> list[str]:
+    from common.store_path import place_of
     from curation.sources import find_sources, state_of
 
-    found = find_sources(config.input, without=Path(config.output))
-    mib = sum(state_of(source.path).num_bytes for source in found.files) / 2**20
-    exists = (Path(config.output) / "ledger").is_dir()
+    output = place_of(config.output)
+    found = find_sources(config.input, without=output)
+    states = (source.state or state_of(source.path) for source in found.files)
+    mib = sum(state.num_bytes for state in states) / 2**20
+    exists = (output / "ledger").is_dir()
     return [
         f"input: {len(found.files)} files to read, {mib:.1f} MiB; {len(found.others)} passed over",
         *(f"cannot be read: {bad.source} ({bad.reason})" for bad in found.refused),

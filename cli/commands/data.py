@@ -66,6 +66,8 @@ class VerifySettings:
 
 
 def run(argv: list[str]) -> int:
+    from common.remote import is_url
+
     action = argv[0] if argv else ""
     if action not in ACTIONS:
         raise VfmError(
@@ -76,6 +78,11 @@ def run(argv: list[str]) -> int:
     words = [word for word in argv[1:] if word not in folders]
     if len(folders) != 1 or not folders[0].strip():
         raise VfmError(f"vfm data {action} takes one folder: vfm data {action} DIR [KEY=VALUE ...]")
+    if is_url(folders[0]):
+        raise VfmError(
+            f"{folders[0]} lies in an object store, and vfm data {action} reads folders of this "
+            "machine: copy its folder shards/ here"
+        )
     path = Path(folders[0])
     if action == "info":
         return _info(path, settings(InfoSettings, words))

@@ -48,6 +48,7 @@ def run(argv: list[str]) -> int:
 
     from cli.config import begin, folder_of, load, to_yaml
     from cli.schema import plain
+    from common.store_path import place_of
     from curation.config import RefilterConfig
     from curation.folder import settings_of
     from curation.refilter import preview, refilter, settings_after
@@ -63,7 +64,7 @@ def run(argv: list[str]) -> int:
         return _show(loaded, preview(loaded.config))
     # What the folder keeps from now on is what its own settings say.
     loaded = dataclasses.replace(loaded, yaml=to_yaml(settings_after(loaded.config)))
-    on_start = partial(begin, loaded, Path(folder))
+    on_start = partial(begin, loaded, place_of(folder))
     return refilter(loaded.config, console=Console(), on_start=on_start).exit_code
 
 

@@ -1,7 +1,6 @@
 """`vfm shard`: the shards of what a curated folder keeps."""
 
 import dataclasses
-from pathlib import Path
 
 HELP = """
 make the shards of what a curated folder keeps
@@ -34,6 +33,7 @@ def run(argv: list[str]) -> int:
     from rich.console import Console
 
     from cli.config import begin, folder_of, load, show_plan, to_yaml
+    from common.store_path import place_of
     from curation.config import ReshardConfig
     from curation.folder import settings_of
     from curation.refilter import reshard, shard_plan
@@ -50,5 +50,5 @@ def run(argv: list[str]) -> int:
             ],
         )
     loaded = dataclasses.replace(loaded, yaml=to_yaml(settings_of(folder)))
-    on_start = partial(begin, loaded, Path(folder))
+    on_start = partial(begin, loaded, place_of(folder))
     return reshard(loaded.config, console=Console(), on_start=on_start).exit_code

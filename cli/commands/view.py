@@ -29,12 +29,19 @@ PAGES = ("index.html", "report/index.html")
 
 
 def run(argv: list[str]) -> int:
+    from common.remote import is_url
+
     folders = [word for word in argv if not word.startswith("open=")]
     opens = [word.removeprefix("open=") for word in argv if word.startswith("open=")]
     if len(folders) != 1 or any(value not in ("true", "false") for value in opens):
         raise VfmError("usage: vfm view DIR [open=false]")
     if not folders[0].strip():
         raise VfmError("the folder's name is empty; usage: vfm view DIR [open=false]")
+    if is_url(folders[0]):
+        raise VfmError(
+            f"{folders[0]} lies in an object store: copy its folder report/ to this machine and "
+            "view that; the page needs nothing else"
+        )
     page = find_page(Path(folders[0]))
     print(page)
     if "false" not in opens and has_display():

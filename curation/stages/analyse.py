@@ -14,6 +14,7 @@ from common.machine import writing_to
 from common.media import CodedSizes, Health, VideoInfo, VideoReader
 from common.planes import luma_of, shown_luma, small_picture
 from common.storage import write_atomic
+from common.store_path import Place
 from common.tape import Spill
 from curation.config import AnalysisConfig, CurateConfig, ShotsConfig
 from curation.measures.base import Picture, as_score
@@ -91,7 +92,7 @@ class Analyse(Stage[SourceFile, Analysis]):
     name = "analyse"
     version = 8
 
-    def __init__(self, config: CurateConfig, thumbnails: Path) -> None:
+    def __init__(self, config: CurateConfig, thumbnails: Place) -> None:
         self._shots: ShotsConfig = config.shots
         self._analysis: AnalysisConfig = config.analysis
         self._max_clip_us = round(config.max_clip_s * 1e6)
@@ -132,7 +133,8 @@ class Analyse(Stage[SourceFile, Analysis]):
         now = self.measured
         stale = [name for name in MEASURES if not known or known.measured.get(name) != now[name]]
         damaged = known is not None and known.num_errors > 0
-        with Spill(self._thumbnails) as spill:
+        disk = self._thumbnails if isinstance(self._thumbnails, Path) else None
+        with Spill(disk) as spill:
             with unchanged(item.path, item.state):
                 threads = 1 if damaged else self._analysis.threads
                 seen = self._decode(item, stale, spill, threads)

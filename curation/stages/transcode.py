@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import av
@@ -17,11 +16,13 @@ from common.machine import is_machine_fault, writing_to
 from common.media import RawFrame, VideoReader
 from common.picture import cropped
 from common.storage import atomic_path
+from common.store_path import Place
 from common.stream_copy import NotCopyable, copy_span
 from common.video_writer import VideoWriter
 from curation.config import TranscodeConfig
 from curation.scores import Crop
 from curation.sources import FileState, unchanged
+from curation.spool import EncodedClip, Spool
 from curation.stage import Failure, Resources, Stage, failure_of
 
 
@@ -71,26 +72,6 @@ class SourceOrder:
         return self.source
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodedClip:
-    """A clip's file in the spool and what an index must know of it."""
-
-    clip_id: str
-    content_id: str
-    span: str
-    num_bytes: int
-    num_frames: int
-    width: int
-    height: int
-    duration_s: float
-    fps: float
-    keyframes_s: list[float]
-
-    @property
-    def label(self) -> str:
-        return self.clip_id
-
-
 def even_box(crop: Crop | None) -> Crop | None:
     """The largest box inside another whose edges and sizes are even, as 4:2:0 needs."""
     if crop is None:
@@ -116,12 +97,12 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
     name = "transcode"
     version = 5
 
-    def __init__(self, config: TranscodeConfig, spool: Path, *, retries: int) -> None:
+    def __init__(self, config: TranscodeConfig, spool: Place, *, retries: int) -> None:
         self._config = config
-        self._spool = spool
         self.retries = retries
         hardware = config.encoding(25.0).encoder.hardware
         self.resources = Resources(cpus=float(config.threads), gpus=0.1 if hardware else 0.0)
+        self.spool = Spool(spool, self.params_hash)
 
     def params(self) -> dict[str, Any]:
         # The encoder's version changes bytes too. PyAV's names the encoders that it brings along.
@@ -139,13 +120,19 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
     def process(self, item: SourceOrder) -> Sequence[EncodedClip | Failure]:
         results: dict[str, EncodedClip | Failure] = {}
         waiting = item.clips
-        with unchanged(item.path, item.state), writing_to(self._spool):
+        with unchanged(item.path, item.state), writing_to(self.spool.folder):
             for attempt in range(1, self.retries + 2):
                 results.update(self._pass(item, waiting, attempt))
                 waiting = [clip for clip in waiting if _may_succeed(results[clip.clip_id])]
                 if not waiting:
                     break
         return [results[clip.clip_id] for clip in item.clips]
+
+    def found(self, clip: ClipOrder) -> EncodedClip | None:
+        """What was encoded before and waits for its shard."""
+        there = self.spool.find(clip.clip_id)
+        same = there and (there.width, there.height) == (clip.width, clip.height)
+        return there if same else None
 
     def _pass(
         self, item: SourceOrder, clips: list[ClipOrder], attempt: int
@@ -156,12 +143,21 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
         some formats (intra refresh, broken indexes, damage) pictures after a seek are others.
         A resumed run pays for that with a decode of what it passes over, without encoding it.
         """
+        left = []
+        for clip in clips:
+            there = self.found(clip)  # made by a run that was killed before it said so
+            if there is None:
+                left.append(clip)
+            else:
+                yield clip.clip_id, there
+        if not left:
+            return
         reader = VideoReader(
             item.path, num_threads=item.num_threads, tone_map=self._config.tone_map
         )
         with reader:
             rest = []
-            for clip in clips:
+            for clip in left:
                 copied = self._copied(clip, reader, item.path) if self._config.copy else None
                 if copied is None:
                     rest.append(clip)
@@ -186,9 +182,8 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
         mapped = self._config.tone_map and info.hdr
         if changes or sound or mapped or info.rotation_deg:
             return None
-        path = self._spool / f"{clip.clip_id}.mp4"
         try:
-            with atomic_path(path) as temporary:
+            with atomic_path(self.spool.video(clip.clip_id)) as temporary:
                 keyframes_s = copy_span(
                     source,
                     temporary,
@@ -197,24 +192,23 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
                     end_tick=reader.origin_pts + round(clip.end_us / 1e6 / clock),
                     num_frames=clip.num_frames,
                 )
+                num_bytes = temporary.stat().st_size
         except NotCopyable:
             return None
-        return _described(clip, path, keyframes_s)
+        return self._told(clip, num_bytes, keyframes_s)
 
     def _encode(
         self, clip: ClipOrder, reader: VideoReader, frames: "_Cursor", source: str
     ) -> EncodedClip:
         clock = reader.time_base
         fps = clip.num_frames / ((clip.end_us - clip.start_us) / 1e6)
-        path = self._spool / f"{clip.clip_id}.mp4"
         sound = None
         if self._config.audio == "aac":
             origin_s = float(reader.origin_pts * clock)
             sound = read_sound(source, origin_s + clip.start_us / 1e6, origin_s + clip.end_us / 1e6)
         num_frames = 0
-        with (
-            atomic_path(path) as temporary,
-            VideoWriter(
+        with atomic_path(self.spool.video(clip.clip_id)) as temporary:
+            with VideoWriter(
                 temporary,
                 width=clip.width,
                 height=clip.height,
@@ -222,39 +216,40 @@ class Transcode(Stage[SourceOrder, EncodedClip]):
                 time_base=clock,
                 encoding=self._config.encoding(fps),
                 sound=sound,
-            ) as writer,
-        ):
-            first_tick: int | None = None
-            for frame in frames.between(clip.start_us, clip.end_us):
-                tick = round(frame.pts_s / clock)
-                first_tick = tick if first_tick is None else first_tick
-                end_tick = round(min(frame.pts_s + frame.duration_s, clip.end_us / 1e6) / clock)
-                picture = _picture(reader, frame.picture, clip)
-                writer.write(picture, pts=tick - first_tick, duration=max(1, end_tick - tick))
-                num_frames += 1
-            if num_frames != clip.num_frames:
-                raise MediaError(
-                    "changed",
-                    f"{clip.clip_id}: {num_frames} frames where the analysis saw "
-                    f"{clip.num_frames}; the source has changed or is damaged",
-                )
-        return _described(clip, path, [float(tick * clock) for tick in writer.keyframes])
+            ) as writer:
+                first_tick: int | None = None
+                for frame in frames.between(clip.start_us, clip.end_us):
+                    tick = round(frame.pts_s / clock)
+                    first_tick = tick if first_tick is None else first_tick
+                    end_tick = round(min(frame.pts_s + frame.duration_s, clip.end_us / 1e6) / clock)
+                    picture = _picture(reader, frame.picture, clip)
+                    writer.write(picture, pts=tick - first_tick, duration=max(1, end_tick - tick))
+                    num_frames += 1
+                if num_frames != clip.num_frames:
+                    raise MediaError(
+                        "changed",
+                        f"{clip.clip_id}: {num_frames} frames where the analysis saw "
+                        f"{clip.num_frames}; the source has changed or is damaged",
+                    )
+            num_bytes = temporary.stat().st_size
+        return self._told(clip, num_bytes, [float(tick * clock) for tick in writer.keyframes])
 
-
-def _described(clip: ClipOrder, path: Path, keyframes_s: list[float]) -> EncodedClip:
-    duration_s = (clip.end_us - clip.start_us) / 1e6
-    return EncodedClip(
-        clip_id=clip.clip_id,
-        content_id=clip.content_id,
-        span=clip.span,
-        num_bytes=path.stat().st_size,
-        num_frames=clip.num_frames,
-        width=clip.width,
-        height=clip.height,
-        duration_s=duration_s,
-        fps=clip.num_frames / duration_s,
-        keyframes_s=keyframes_s,
-    )
+    def _told(self, clip: ClipOrder, num_bytes: int, keyframes_s: list[float]) -> EncodedClip:
+        duration_s = (clip.end_us - clip.start_us) / 1e6
+        encoded = EncodedClip(
+            clip_id=clip.clip_id,
+            content_id=clip.content_id,
+            span=clip.span,
+            num_bytes=num_bytes,
+            num_frames=clip.num_frames,
+            width=clip.width,
+            height=clip.height,
+            duration_s=duration_s,
+            fps=clip.num_frames / duration_s,
+            keyframes_s=keyframes_s,
+        )
+        self.spool.tell(encoded)
+        return encoded
 
 
 def _picture(reader: VideoReader, picture: VideoFrame, clip: ClipOrder) -> VideoFrame:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,6 +19,9 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     try:
         host, port = running.get_host_and_port()
         address = f"http://{host}:{port}"
+        # What it holds outlives a server of the same process.
+        reset = urllib.request.Request(f"{address}/moto-api/reset", method="POST")
+        urllib.request.urlopen(reset, timeout=60).close()
         for name, value in {
             "AWS_ENDPOINT_URL": address,
             "AWS_ALLOW_HTTP": "true",
@@ -29,6 +33,11 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield address
     finally:
         running.stop()
+
+
+def new_bucket(address: str, name: str) -> None:
+    make = urllib.request.Request(f"{address}/{name}", method="PUT")
+    urllib.request.urlopen(make, timeout=60).close()
 
 
 class WebServer:

@@ -23,7 +23,10 @@ def test_what_belongs_together_is_kept_together(tmp_path: Path) -> None:
     with ledger.together():
         ledger.record("a", "1-2", "s", "p", 2, 0.0)
     ledger.close()
-    assert set(Ledger(tmp_path).recorded("s", "p")) == {("a", "1-2")}
+    again = Ledger(tmp_path)
+    assert again.recorded("s", "p") == {"a"}
+    assert again.recall("a", "0-1", "s", "p") is None
+    assert again.recall("a", "1-2", "s", "p") == 2
 
 
 def test_only_damage_is_called_damage(tmp_path: Path) -> None:

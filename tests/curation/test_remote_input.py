@@ -79,8 +79,8 @@ def test_a_list_is_curated(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="only local folders can be written to"):
-        curate(_config(str(tmp_path), "s3://bucket/out"))
+    with pytest.raises(ConfigError, match="a web server takes no files"):
+        curate(_config(str(tmp_path), "http://host/out"))
     with s3(monkeypatch), pytest.raises(VfmError, match="no-bucket-here.*no such bucket"):
         curate(_config("s3://no-bucket-here/raw", tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -51,6 +51,7 @@ def test_time_outs_are_tried_again_and_end_in_one_line(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         remote, "_RETRIES", {**remote._RETRIES, "max_retries": 2, "backoff": backoff}
     )
+    monkeypatch.setattr(remote, "_TRIES", 1)
     with SilentServer() as server:
         with pytest.raises(MediaError, match="a.mp4") as told:
             remote.remote_state(server.url)

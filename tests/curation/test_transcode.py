@@ -3,6 +3,7 @@
 One process, no network, no GPU; footage is made here.
 """
 
+import dataclasses
 import hashlib
 import random
 import resource
@@ -102,10 +103,46 @@ def test_a_clip_is_tried_again_alone(
     assert isinstance(second, EncodedClip)
     assert seen.count(0.0) == 1
     failures.extend([1, 1])
+    stage = Transcode(CONFIG, tmp_path / "other", retries=1)
     first, second = attempt(stage, two_clips)
     assert isinstance(first, EncodedClip)
     assert isinstance(second, Failure)
     assert (second.attempts, second.lasting) == (2, False)
+
+
+def test_a_half_done_video_is_encoded_only_where_it_is_missing(
+    tmp_path: Path, two_clips: SourceOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kill leaves it, after each of what a clip leaves in the spool."""
+    spool = tmp_path / "spool"
+    encoded: list[str] = []
+    encode = Transcode._encode
+
+    def counted(self: Transcode, clip: ClipOrder, *rest: Any) -> EncodedClip:
+        encoded.append(clip.clip_id)
+        return encode(self, clip, *rest)
+
+    monkeypatch.setattr(Transcode, "_encode", counted)
+    whole = attempt(Transcode(CONFIG, spool, retries=0), two_clips)
+    bytes_ = {path.name: path.read_bytes() for path in spool.iterdir()}
+    assert sorted(bytes_) == ["c0.json", "c0.mp4", "c1.json", "c1.mp4"]
+    for gone, again in (
+        ([], []),
+        (["c1.json"], ["c1"]),
+        (["c1.json", "c1.mp4"], ["c1"]),
+        (["c0.mp4"], ["c0"]),
+        (list(bytes_), ["c0", "c1"]),
+    ):
+        for name in gone:
+            (spool / name).unlink()
+        encoded.clear()
+        assert attempt(Transcode(CONFIG, spool, retries=0), two_clips) == whole
+        assert encoded == again
+        assert {path.name: path.read_bytes() for path in spool.iterdir()} == bytes_
+    encoded.clear()
+    other = dataclasses.replace(CONFIG, crf=CONFIG.crf + 5)
+    attempt(Transcode(other, spool, retries=0), two_clips)
+    assert encoded == ["c0", "c1"], "other parameters are another encoding"
 
 
 @pytest.mark.parametrize(
