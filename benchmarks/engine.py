@@ -1,16 +1,31 @@
 """How near the streaming engine comes to the bound of its resources, beside others."""
 
+import itertools
+import json
 import multiprocessing
 import os
 import random
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from benchmarks._engine_stages import KINDS, NUM_CLIPS, Kind, Name, Sleep, results, seconds, videos
+from benchmarks._engine_cases import published
+from benchmarks._engine_stages import (
+    KINDS,
+    NUM_CLIPS,
+    Kind,
+    Name,
+    Sleep,
+    is_poisoned,
+    results,
+    seconds,
+    videos,
+)
 from benchmarks.row import Row
 from common.errors import ConfigError
 from curation.engine.orchestrator import Orchestrator
@@ -18,7 +33,8 @@ from curation.engine.packing import Node
 from curation.engine.sight import Sight
 from curation.engine.simulate import SimStage, SimulatedCluster
 from curation.pipeline import FORGETFUL, Graph
-from curation.stage import Failure
+from curation.stage import Failure, failure_to_dict
+from curation.tables import write_failed
 
 HELP = """
 how near streaming over pools comes to the bound of its resources, beside others
@@ -33,15 +49,20 @@ busiest kind of resource over what there is of it. Subjects, each in its own pro
   faults       the engine with a random worker killed every 10 s and 1% of the clips poisoned
   batch        stage by stage, each with a full pool whose start is not counted
   ray data     Ray Data, actor pools of 1 to all
+  published    two published cases on simulated clusters: 8, 32 and 64 GPUs with one stage 20 times
+               faster than the other, and scene detection that starves captioning at one worker
 
-The whole takes 13 minutes; scale=0.2 shortens every sleep, and makes starting up weigh more.
+The whole takes 13 minutes, each subject of the first case 2 to 4; scale=0.2 shortens every sleep,
+and makes starting up weigh more.
 
 examples:
   vfm bench engine
   vfm bench engine subjects=[vfm,simulation] videos=90 scale=0.5
 """
 
-_CASE_STORE_BYTES = 200 * 2**20
+_STORE_MIB = 200
+_CALM_S = 5.0
+"""Until the daemons of a fresh Ray cluster are at rest."""
 
 
 @dataclass(kw_only=True)
@@ -52,25 +73,25 @@ class Settings:
     scale: float = 1.0
     """Of all sleeps."""
     subjects: list[str] = field(
-        default_factory=lambda: ["vfm", "simulation", "faults", "batch", "ray data"]
+        default_factory=lambda: ["vfm", "simulation", "faults", "batch", "ray data", "published"]
     )
-    start_s: float = 2.0
+    start_s: float = 0.75
     """In the simulation, of a worker's process."""
+    starts_at_once: int = 0
+    """In the simulation, processes that start side by side; 0 is the processors of this machine."""
 
 
 @dataclass(kw_only=True)
 class Record:
-    """What was seen of one run."""
+    """What was seen of one run. Times are seconds from its start."""
 
     wall_s: float
     num_results: int
     driver_cpu_s: float = 0.0
-    loads: dict[str, float] = field(default_factory=dict)
-    """Seconds until a stage's first worker was ready; empty where not all were seen."""
+    lives: list[tuple[str, int, float, float]] = field(default_factory=list)
+    """(stage, worker, ready, gone) of each worker that came up."""
     work: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """(stage, worker, begin, end) of each item, in seconds from the start."""
-    pools: list[tuple[float, dict[str, int]]] = field(default_factory=list)
-    """Workers that were ready, each second."""
+    """(stage, worker, begin, end) of each item."""
     queues: int = 0
     """The longest of any step, at any second."""
     failed: int = 0
@@ -87,12 +108,15 @@ def measure(settings: Settings) -> Iterator[Row]:
     }
     names = settings.subjects
     for name in names:
-        if name not in subjects:
-            raise ConfigError(f"subjects={name} is none of: {', '.join(subjects)}")
+        if name not in (*subjects, "published"):
+            raise ConfigError(f"subjects={name} is none of: {', '.join(subjects)}, published")
     case = f"{settings.videos} videos, {settings.gpus} GPUs, {settings.cpus} CPUs"
     bound_s = bound(settings)
     yield _row(case, "bound", "wall", bound_s, "s")
     for name in names:
+        if name == "published":
+            yield from itertools.starmap(_row, published())
+            continue
         if name == "ray data" and not _has_ray_data():
             yield _row(case, name, "wall", None, "ray[data] is not installed")
             continue
@@ -101,7 +125,7 @@ def measure(settings: Settings) -> Iterator[Row]:
         yield _row(case, name, "wall / bound", record.wall_s / bound_s, "1")
         yield _row(case, name, "results", record.num_results, "1")
         yield _row(case, name, "driver", 100 * record.driver_cpu_s / record.wall_s, "% of a core")
-        if record.loads:
+        if record.lives:
             for metric, value, unit in figures(record, bound_s):
                 yield _row(case, name, metric, value, unit)
         if name == "faults":
@@ -123,27 +147,26 @@ def bound(settings: Settings) -> float:
 def figures(record: Record, bound_s: float) -> Iterator[tuple[str, float, str]]:
     """What a run of the engine shows beside its wall."""
     gpu = [kind.name for kind in KINDS if kind.on_gpu]
-    loaded_s = max(record.loads[name] for name in gpu)
-    yield "from last model's first load / bound", (record.wall_s - loaded_s) / bound_s, "1"
-    on_gpu = [(s, w, a, b) for s, w, a, b in record.work if s in gpu]
-    drain_s = max(b for s, _, _, b in on_gpu if s == gpu[-2])
-    sizes = [(at, [n[name] for name in gpu]) for at, n in record.pools if at < drain_s]
+    lives = [life for life in record.lives if life[0] in gpu]
+    loaded_s = max(min(ready for s, _, ready, _ in lives if s == name) for name in gpu)
+    yield "last model's first load", loaded_s, "s"
+    yield "from that load / bound", (record.wall_s - loaded_s) / bound_s, "1"
+    drain_s = max(end for s, _, _, end in record.work if s == gpu[-2])
     middle_s = (loaded_s + drain_s) / 2
-    changes = [
-        at
-        for (at, n), (_, before) in zip(sizes[1:], sizes[:-1], strict=True)
-        if n != before and at < middle_s
-    ]
-    balance_s = changes[-1] if changes else loaded_s
+    changes = [at for _, _, ready, gone in lives for at in (ready, gone) if at < middle_s]
+    balance_s = max(changes)
     yield "balance after that load", max(0.0, balance_s - loaded_s), "s"
-    workers = {(s, w) for s, w, a, b in on_gpu if b > balance_s and a < drain_s}
-    busy = sum(max(0.0, min(b, drain_s) - max(a, balance_s)) for _, _, a, b in on_gpu)
-    span = (drain_s - balance_s) * len(workers)
-    if span > 0:
-        yield "workers on GPUs busy, balance to drain", 100 * busy / span, "%"
-    for name in [kind.name for kind in KINDS]:
-        middle = record.pools[len(record.pools) // 2][1]
-        yield f"{name} workers", middle[name], "1"
+
+    def within(begin: float, end: float) -> float:
+        return max(0.0, min(end, drain_s) - max(begin, balance_s))
+
+    busy_s = sum(within(begin, end) for s, _, begin, end in record.work if s in gpu)
+    there_s = sum(within(ready, gone) for _, _, ready, gone in lives)
+    if there_s > 0:
+        yield "workers on GPUs busy, balance to drain", 100 * busy_s / there_s, "%"
+    for kind in KINDS:
+        there = [ready <= middle_s < gone for s, _, ready, gone in record.lives if s == kind.name]
+        yield f"{kind.name} workers", sum(there), "1"
     yield "longest queue", record.queues, "1"
 
 
@@ -152,53 +175,62 @@ def stages(settings: Settings, *, poison: float = 0.0) -> list[Sleep]:
 
 
 class Watch(Sight):
-    """Keeps the times of all work."""
+    """Keeps the times of all work and of all workers."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.began_s = time.time()
-        self.work: list[tuple[str, int, float, float]] = []
+    def __init__(self, began_s: float) -> None:
+        super().__init__(began_s=began_s)
+        self.clock_s = began_s
+        """When the run began by the cluster's clock."""
+        self.work_s = time.time()
+        """The same by the clock of the workers."""
+        self._work: list[tuple[str, int, float, float]] = []
+        self._ready: dict[int, tuple[str, float]] = {}
+        self._lives: list[tuple[str, int, float, float]] = []
 
     def worked(self, step: str, worker_id: int, began_s: float, ended_s: float) -> None:
-        self.work.append((step, worker_id, began_s - self.began_s, ended_s - self.began_s))
+        self._work.append((step, worker_id, began_s - self.work_s, ended_s - self.work_s))
+
+    def came(self, step: str, worker_id: int, now_s: float) -> None:
+        self._ready[worker_id] = (step, now_s - self.clock_s)
+
+    def went(self, step: str, worker_id: int, now_s: float) -> None:
+        if worker_id in self._ready:
+            ready_s = self._ready.pop(worker_id)[1]
+            self._lives.append((step, worker_id, ready_s, now_s - self.clock_s))
 
     def record(self, wall_s: float, num_results: int, driver_cpu_s: float) -> Record:
         told = [line["decision"] for line in self.decisions]
-        pools = [
-            (
-                sample["at_s"],
-                {name: s["busy"] + s["waiting"] for name, s in sample["steps"].items()},
-            )
-            for sample in self.samples
-        ]
-        ready = {kind.name: [at for at, n in pools if n[kind.name]] for kind in KINDS}
-        # A run so short that no sample saw a pool ready has none of the figures that need it.
-        loads = {name: times[0] for name, times in ready.items() if times}
         return Record(
             wall_s=wall_s,
             num_results=num_results,
             driver_cpu_s=driver_cpu_s,
-            loads=loads if len(loads) == len(KINDS) else {},
-            work=self.work,
-            pools=pools,
+            lives=self._lives,
+            work=self._work,
             queues=max(s["queue"] for sample in self.samples for s in sample["steps"].values()),
             lost_workers=sum(what.endswith("a worker was lost") for what in told),
         )
 
 
+def _started(settings: Settings) -> Any:
+    """The settings of a Ray cluster that is up, its own processes no longer busy with starting."""
+    from curation.executors.config import RayConfig
+    from curation.executors.ray import connect
+
+    config = RayConfig(num_cpus=settings.cpus, num_gpus=settings.gpus, object_store_mib=_STORE_MIB)
+    connect(config)
+    time.sleep(_CALM_S)
+    return config
+
+
 def _engine(settings: Settings, *, poison: float = 0.0, kill_every_s: float = 0.0) -> Record:
     import ray
 
-    from curation.executors.config import RayConfig
-    from curation.executors.ray import RayCluster, connect
+    from curation.executors.ray import RayCluster
 
-    config = RayConfig(
-        num_cpus=settings.cpus, num_gpus=settings.gpus, object_store_mib=_CASE_STORE_BYTES // 2**20
-    )
-    connect(config)
+    config = _started(settings)
     graph = Graph.chain(stages(settings, poison=poison))
     cluster = RayCluster(graph, config)
-    watch = Watch()
+    watch = Watch(cluster.now())
     done = threading.Event()
     if kill_every_s:
         killer = threading.Thread(target=_kill_now_and_then, args=(cluster, kill_every_s, done))
@@ -206,16 +238,30 @@ def _engine(settings: Settings, *, poison: float = 0.0, kill_every_s: float = 0.
     cpu_s = time.process_time()
     orchestrator = Orchestrator(graph, cluster, FORGETFUL, total=settings.videos, sight=watch)
     found = list(orchestrator.run(videos(settings.videos)))
-    wall_s = time.time() - watch.began_s
+    wall_s = cluster.now() - watch.clock_s
     cpu_s = time.process_time() - cpu_s
     done.set()
     failures = [r for r in found if isinstance(r, Failure)]
+    _check_failed(settings, failures, poison)
     labels = [r.label for r in found]
     assert len(labels) == len(set(labels)) == NUM_CLIPS * settings.videos, "lost or doubled"
     record = watch.record(wall_s, len(found) - len(failures), cpu_s)
     record.failed = len(failures)
     ray.shutdown()
     return record
+
+
+def _check_failed(settings: Settings, failures: Sequence[Failure], poison: float) -> None:
+    """Every poisoned clip has its line in a `failed.jsonl`, and nothing else has."""
+    clips = [clip.label for v in videos(settings.videos) for clip in results(KINDS[1], v)]
+    poisoned = sorted(label for label in clips if is_poisoned(label, poison))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "failed.jsonl"
+        rows = [failure_to_dict(f) | {"id": f.label, "source": f.content_id} for f in failures]
+        write_failed(path, rows)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted(line["label"] for line in lines) == poisoned, "not what was poisoned"
+    assert all("poisoned" in line["detail"] for line in lines)
 
 
 def _faults(settings: Settings) -> Record:
@@ -246,9 +292,14 @@ def _simulated(settings: Settings) -> Record:
         simulated.append(stage)
     graph = Graph.chain(simulated)
     node = Node(node_id="one", cpus=settings.cpus, gpus=settings.gpus)
-    cluster = SimulatedCluster([node], graph.followers, start_s=settings.start_s)
-    watch = Watch()
-    watch.began_s = 0.0
+    cluster = SimulatedCluster(
+        [node],
+        graph.followers,
+        start_s=settings.start_s,
+        starts_at_once=settings.starts_at_once or os.cpu_count(),
+    )
+    watch = Watch(cluster.now())
+    watch.work_s = 0.0
     cpu_s = time.process_time()
     orchestrator = Orchestrator(graph, cluster, FORGETFUL, total=settings.videos, sight=watch)
     found = list(orchestrator.run(videos(settings.videos)))
@@ -273,10 +324,7 @@ def _batch(settings: Settings) -> Record:
     import ray
     from ray.util import ActorPool
 
-    from curation.executors.config import RayConfig
-    from curation.executors.ray import connect
-
-    connect(RayConfig(num_cpus=settings.cpus, num_gpus=settings.gpus, object_store_mib=200))
+    _started(settings)
     items: list[Name] = videos(settings.videos)
     wall_s = cpu_s = 0.0
     for stage in stages(settings):
@@ -321,10 +369,7 @@ def _ray_data(settings: Settings) -> Record:
     import ray
     import ray.data
 
-    from curation.executors.config import RayConfig
-    from curation.executors.ray import connect
-
-    connect(RayConfig(num_cpus=settings.cpus, num_gpus=settings.gpus, object_store_mib=200))
+    _started(settings)
     ray.data.DataContext.get_current().enable_progress_bars = False
     began, cpu_s = time.time(), time.process_time()
     items = [{"id": v.content_id, "span": v.span} for v in videos(settings.videos)]

@@ -290,3 +290,6 @@ class ReshardConfig:
     rewrite: bool = False
     """Makes all shards anew, without the clips that are no longer kept. Clips that have an
     encoding are copied."""
+    executor: Literal["local", "ray"] = "local"
+    """In this process, or on a Ray cluster; the results are the same."""
+    ray: RayConfig = field(default_factory=RayConfig)

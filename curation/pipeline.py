@@ -6,6 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol
 
 from common.errors import ConfigError
+from curation.engine.sight import Sight
 from curation.stage import Failure, Item, Stage
 
 
@@ -100,6 +101,11 @@ class Executor(Protocol):
     @property
     def workers(self) -> Mapping[str, int]:
         """The most that each stage has had at once; stages that are not named had one."""
+        ...
+
+    @property
+    def sight(self) -> Sight | None:
+        """What is seen of the current run; None for an executor without an engine."""
         ...
 
     def run(

@@ -5,6 +5,7 @@ tables, the summary and the page, never a shard: those follow when they are aske
 hold meanwhile is said.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from common.store_path import place_of
 from curation.config import CurateConfig, RefilterConfig, ReshardConfig
 from curation.decide import Decision, decide
 from curation.decisions import Decisions
+from curation.executors.choose import executor_of
 from curation.executors.local import LocalExecutor
 from curation.folder import (
     check_nothing_to_drop,
@@ -132,7 +134,9 @@ def reshard(
             f"{config.folder} lies in an object store, where shards cannot be exchanged in one "
             "step: leave rewrite out, or curate into another output with these limits"
         )
-    with opened(folder) as ledger:
+    series = folder / "report" / "engine-shard.jsonl"
+    chosen = executor_of(config, series) if executor is None else contextlib.nullcontext(executor)
+    with opened(folder) as ledger, chosen as executor:
         work = _Folder(settings, ledger, console, executor)
         check_parameters(work.folder, ledger, work.manifest, work.parameters())
         # Once more, since a decision may have been killed before its tables were written.

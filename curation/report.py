@@ -17,6 +17,7 @@ from common.pages import badge, counted, duration, key_figures, page, stacked_ba
 from common.storage import write_atomic
 from common.store_path import Place
 from curation.report_columns import clip_columns
+from curation.report_stages import Series, charts, read_series, stage_section
 
 __all__ = ["write_report"]
 
@@ -33,6 +34,8 @@ SCRIPTS = (
     "cards.js",
     "timeline.js",
     "report.js",
+    "linechart.js",
+    "engine.js",
 )
 
 
@@ -56,8 +59,9 @@ def write_report(folder: Place) -> Place:
     Reads `clips.parquet`, and where they exist `videos.parquet`, `summary.json`, `failed.jsonl` and
     `report/thumbs/CLIP_ID.jpg`. Columns that are absent leave their part of the page out. Of the
     summary it uses `seconds_in`, `seconds_kept`, `seconds_rejected` and `seconds_failed` (reason to
-    seconds), `wall_s`, `bottleneck` (a sentence), `shards` and `thresholds`. Raises `DataError`
-    when the folder has no `clips.parquet` or one of the files is damaged.
+    seconds), `wall_s`, `bottleneck` (a sentence), `stages`, `shards` and `thresholds`. An engine's
+    `report/engine.jsonl` is drawn. Raises `DataError` when the folder has no `clips.parquet` or one
+    of the files is damaged.
     """
     clips = _read_table(folder / "clips.parquet")
     if clips is None:
@@ -71,13 +75,14 @@ def write_report(folder: Place) -> Place:
     thumbs = folder / "report" / "thumbs"
     have_thumb = {path.stem for path in thumbs.iterdir()} if thumbs.is_dir() else set()
 
+    seen = read_series(folder / "report" / "engine.jsonl")
     parts = _parts(clips, summary)
     place = {part.label: number for number, part in enumerate(parts)}
     labels = [place[label] for label in _labels(clips)]
     html = page(
         title=f"Curation report: {folder.resolve().name}",
-        body=_body(clips, videos, failures, summary, parts),
-        styles=["report.css"],
+        body=_body(clips, videos, failures, summary, parts, seen),
+        styles=["report.css", "curves.css"],
         scripts=SCRIPTS,
         data={
             "clips": clip_columns(clips, videos, labels, have_thumb, summary),
@@ -85,6 +90,7 @@ def write_report(folder: Place) -> Place:
                 {"name": part.label, "kind": part.kind, "colour": part.colour} for part in parts
             ],
             "tables": {"sources": _source_rows(videos), "failures": _failure_rows(failures)},
+            "engine": charts(seen),
         },
     )
     path = folder / "report" / "index.html"
@@ -231,6 +237,7 @@ def _body(
     failures: list[dict[str, Any]],
     summary: Mapping[str, Any],
     parts: list[Part],
+    seen: Series,
 ) -> str:
     num_clips = len(clips["clip_id"])
     rejected = [part for part in parts if part.kind == "rejected"]
@@ -256,6 +263,7 @@ def _body(
     behind = _behind(summary.get("shards", {}))
     kept = parts[0].num_clips
     bar = stacked_bar([(part.label, part.colour, part.seconds) for part in parts], seconds_in)
+    stages = stage_section(summary, seen)
     lede = (
         f"{duration(parts[0].seconds)} of {duration(seconds_in)} of footage was kept."
         if num_clips
@@ -269,7 +277,7 @@ def _body(
 </header>
 <nav class="contents" aria-label="Contents"><div class="wrap"><a href="#accounting">Footage</a>
 <a href="#browse">Clips and limits</a><a href="#cuts">Cuts</a><a href="#sources">Sources</a>
-<a href="#failures">Failures</a></div></nav>
+<a href="#failures">Failures</a>{stages and '<a href="#stages">Stages</a>'}</div></nav>
 <noscript><p class="wrap">The clips below are drawn by this page's own script; allow it to see
 them.</p></noscript>
 <main id="main">
@@ -284,7 +292,7 @@ them.</p></noscript>
 <section class="wrap" id="sources"><h2>Sources</h2><div id="source-table"></div></section>
 <section class="wrap" id="failures"><h2>Failures</h2>{_reasons(failures)}
 <div id="failure-table"></div></section>
-</main>"""
+{stages}</main>"""
 
 
 def _legend(parts: list[Part], seconds_in: float) -> str:

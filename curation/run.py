@@ -89,7 +89,8 @@ def curate(
             f"input={config.input} holds no video{more}: name a folder of videos ({endings}, ...)"
         )
     book = _captions(config, folder, found)
-    chosen = executor_of(config, output) if executor is None else contextlib.nullcontext(executor)
+    series = output / "report" / "engine.jsonl"
+    chosen = executor_of(config, series) if executor is None else contextlib.nullcontext(executor)
     with opened(output) as ledger, chosen as executor:
         run = _Run(config, output, ledger, console or Console(quiet=True), executor)
         return run(str(folder), found, book, on_start)
@@ -240,7 +241,7 @@ class _Run:
             self._work.memory,
             total=len(files),
         )
-        with progress_on(self._console) as progress:
+        with progress_on(self._console, self._executor) as progress:
             task = progress.add_task("read", total=len(files))
             for file, result in in_order(files, results):
                 if isinstance(result, Failure):

@@ -38,7 +38,7 @@ class Scoring:
     def __call__(self, sources: Sequence[KnownSource]) -> dict[str, Analysis]:
         """By id of the video; those that failed are missing."""
         analyses: dict[str, Analysis] = {}
-        with progress_on(self._console) as progress:
+        with progress_on(self._console, self._executor) as progress:
             task = progress.add_task("score", total=len(sources))
 
             def keep(result: Analysis | Failure) -> None:

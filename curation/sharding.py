@@ -151,7 +151,7 @@ class Sharder:
                 yield before
         if not todo:
             return
-        with progress_on(self._console) as progress:
+        with progress_on(self._console, self._executor) as progress:
             done = len(clips) - len(todo)
             task = progress.add_task("shard", total=len(clips), completed=done)
             for result in self._results(found, todo):

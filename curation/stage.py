@@ -94,7 +94,7 @@ class Stage(ABC, Generic[In, Out]):
     """Raised whenever the same parameters begin to give other results."""
     resources: Resources = Resources()
     batch_size: int = 1
-    """Items that one call of a remote worker may carry."""
+    """Items that one call of a remote worker may carry, and that `process_batch` takes."""
     timeout_s: float | None = None
     """Per item; None is no limit."""
     retries: int = 1
@@ -109,6 +109,12 @@ class Stage(ABC, Generic[In, Out]):
     @abstractmethod
     def process(self, item: In) -> Sequence[Out | Failure]:
         """One item to any number of results."""
+
+    def process_batch(self, items: Sequence[In]) -> Sequence[Sequence[Out | Failure]]:
+        """The results of each of several items, for models that take many at once: the same as of
+        `process`, item by item. Where it raises, its items are tried one by one, so that a bad one
+        fails alone. Called with at most `batch_size` items, by executors that have several."""
+        return [self.process(item) for item in items]
 
     def setup(self) -> None:
         """Loads what `process` needs; called once in the worker."""

@@ -5,7 +5,7 @@ import dataclasses
 HELP = """
 make the shards of what a curated folder keeps
 
-usage: vfm shard DIR [rewrite=true]
+usage: vfm shard DIR [rewrite=true] [executor=ray]
 
 DIR is the output of a `vfm curate`, perhaps decided again by `vfm refilter`. Encodes only the clips
 that have no encoding yet, and adds them as new shards; shards that are there stay as they are.
@@ -15,6 +15,7 @@ in one step: stop what reads them first. The same command continues an interrupt
 examples:
   vfm shard curated
   vfm shard curated rewrite=true
+  vfm shard curated executor=ray ray.address=auto
 """
 
 EXAMPLE = "vfm shard curated"

@@ -21,8 +21,6 @@ from curation.stage import Resources
 
 _EPS = 1e-9
 _SHARE_STEP = 0.01
-_SLACK = 1.02
-"""Divisible pools are cut to measure, and measures err."""
 _ROUNDS = 48
 
 
@@ -38,9 +36,10 @@ class Demand:
     fixed: int | None = None
     most: int | None = None
     """Not more workers than there are items left."""
-    may_trim: bool = False
-    """Whether a divisible pool may be cut closer now: it is measured well, and those after it have
-    enough waiting for the time of a set-up."""
+    sure: bool = True
+    """Whether the work is known to a few percent."""
+    fed_s: float = 0.0
+    """For how long those after it have work waiting; 0 while it or they are not sure."""
 
     @property
     def min_share(self) -> float:
@@ -118,6 +117,8 @@ def solve(
     if blind:
         first = max(blind, key=lambda d: (d.setup_s, d.name))
         _fill(first, shares, room, notes)
+        for demand in blind:
+            _make_whole(demand, shares, room)
     elif not held:
         _spare(demands, shares, room, finish_s / headroom, notes)
     return Allocation(
@@ -164,7 +165,6 @@ def _shares(demand: Demand, finish_s: float) -> tuple[float, ...]:
     most = max(1, demand.most) if demand.most is not None else math.inf
     if demand.min_share == 1:
         return (1.0,) * int(min(most, max(1, math.ceil(total - 1e-6))))
-    total *= _SLACK
     whole = int(min(most, math.floor(total + 1e-6)))
     rest = total - whole
     if whole == most or (whole and rest < 1e-6):
@@ -240,6 +240,13 @@ def _fill(
     while len(shares[demand.name]) < most and room.take(demand.needs, 1.0):
         shares[demand.name] = (1.0, *shares[demand.name])
         notes[demand.name] = "not measured yet, and of those the longest to load"
+
+
+def _make_whole(demand: Demand, shares: dict[str, tuple[float, ...]], room: Room) -> None:
+    """The rest of the GPU on which a step is to be measured, where nobody else has taken it."""
+    rest = 1.0 - sum(shares[demand.name])
+    if rest >= demand.min_share and room.take(demand.needs, rest):
+        shares[demand.name] = (*shares[demand.name], rest)
 
 
 def _spare(

@@ -50,10 +50,11 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A worker has loaded what it needs. `waited_s` is from its start until then."""
+    """A worker has loaded what it needs. `loaded_s` is how long that took once its process was
+    there: when many start at once they wait for each other, which says nothing of the next one."""
 
     worker_id: int
-    waited_s: float
+    loaded_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,10 @@
-"""The loop that keeps a graph of stages running: it moves references, sizes pools, and loses
-nothing when workers do."""
+"""The loop that keeps a graph of stages running: it moves references, and loses nothing when
+workers do."""
 
 import dataclasses
 import itertools
-import math
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from common.errors import VfmError
@@ -25,9 +23,9 @@ from curation.engine.cluster import (
     WorkerLost,
     key_of,
 )
+from curation.engine.crew import Crew, Pace
 from curation.engine.pool import Call, Pool, Token, Worker
-from curation.engine.resize import Plan, plan
-from curation.engine.sight import Sight
+from curation.engine.sight import Sight, time_left_s
 from curation.pipeline import Graph, Memory, Step, takers
 from curation.stage import Failure, Item
 
@@ -41,19 +39,6 @@ _MANY = 256
 """Results that may wait for the one who asked for them."""
 _GRACE_S = 10.0
 """Beyond its time-out, for a worker that does not stop by itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """How often pools are sized."""
-
-    early_s: float = 3.0
-    """Until every step is measured."""
-    steady_s: float = 15.0
-    headroom: float = 1.25
-    """How much faster than needed steps without GPUs may be, where processors are spare."""
-    store_share: float = 0.5
-    """Of the object store, what waiting results may fill."""
 
 
 class Orchestrator:
@@ -79,19 +64,18 @@ class Orchestrator:
         self._cluster = cluster
         self._memory = memory
         self._total = total
-        self._priors = priors or {}
         self._pace = pace or Pace()
         self.sight = sight or Sight()
         self.pools = {name: Pool(graph.steps[name]) for name in graph.order}
-        self._of_worker: dict[int, str] = {}
+        self._crew = Crew(
+            graph, cluster, self.pools, self.sight, pace=self._pace, priors=priors or {}
+        )
         self._numbers = itertools.count(1)
         self._out: deque[Any] = deque()
         self._num_admitted = 0
         self._exhausted = False
-        self._began_s = cluster.now()
-        self._next_size_s = self._began_s
-        self._next_sample_s = self._began_s
-        self._measured: set[str] = set()
+        self._next_sample_s = cluster.now()
+        self._known: dict[str, tuple[bool, bool]] = {}
         self._finished: set[str] = set()
 
     def run(self, items: Iterable[Item]) -> Generator[Any | Failure, None, None]:
@@ -106,15 +90,15 @@ class Orchestrator:
                     yield self._out.popleft()
                 if self._exhausted and len(self._finished) == len(self.pools):
                     break
-                self._size()
-                self._dispatch()
+                left = self._left()
+                self._crew.size(left, self._finished)
+                self._dispatch(left)
                 self._sample()
                 for event in self._cluster.poll(0.0 if more else self._patience()):
                     self._hear(event)
             self._sample(last=True)
         finally:
-            for worker_id in list(self._of_worker):
-                self._let_go(worker_id, kill=True)
+            self._crew.let_go_of_all()
 
     # ---- items
 
@@ -153,7 +137,7 @@ class Orchestrator:
         item = token.origin if token.payload is token.origin else token.key
         known = self._memory.recall(pool.step.stage, item)
         if known is None:
-            pool.queue.append(token)
+            pool.put(token)
             self._finished.discard(name)
             return
         followers = self._graph.followers[name]
@@ -198,9 +182,8 @@ class Orchestrator:
 
     # ---- work
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, left: Mapping[str, float]) -> None:
         """From the last step to the first, so that what is nearly done goes first."""
-        left = self._left()
         for name in reversed(self._graph.order):
             pool = self.pools[name]
             while pool.queue and self._has_room(pool):
@@ -230,7 +213,7 @@ class Orchestrator:
         ):
             tokens.append(pool.queue.popleft())
         call = Call(call_id=next(self._numbers), tokens=tokens, since_s=self._cluster.now())
-        worker.calls.append(call)
+        pool.begin(worker, call)
         payloads = [token.payload for token in tokens]
         self._cluster.submit(worker.worker_id, call.call_id, payloads)
 
@@ -253,32 +236,25 @@ class Orchestrator:
     def _hear(self, event: Event) -> None:
         if isinstance(event, Refused):
             raise VfmError(event.detail)
-        name = self._of_worker.get(event.worker_id)
-        if name is None:
-            return  # of a worker that was let go
-        pool = self.pools[name]
+        pool = self._crew.pool_of(event.worker_id)
+        if pool is None:
+            return
         worker = pool.workers[event.worker_id]
         if isinstance(event, Ready):
-            pool.became_ready(worker, event.waited_s)
+            pool.became_ready(worker, event.loaded_s)
+            self.sight.came(pool.name, worker.worker_id, self._cluster.now())
         elif isinstance(event, Done):
             self._done(pool, worker, event)
         elif isinstance(event, InputLost):
-            for token in self._finish_call(worker, event.call_id).tokens:
+            for token in pool.finish(worker, event.call_id, self._cluster.now()).tokens:
                 self._make_again(token, pool.name)
         elif isinstance(event, SetupFailed):
             self._setup_failed(pool, worker, event.detail)
         else:
             self._lost(pool, worker, event)
 
-    def _finish_call(self, worker: Worker, call_id: int) -> Call:
-        call = next(c for c in worker.calls if c.call_id == call_id)
-        worker.calls.remove(call)
-        if worker.calls:
-            worker.calls[0].since_s = self._cluster.now()
-        return call
-
     def _done(self, pool: Pool, worker: Worker, event: Done) -> None:
-        call = self._finish_call(worker, event.call_id)
+        call = pool.finish(worker, event.call_id, self._cluster.now())
         for token, outcome in zip(call.tokens, event.outcomes, strict=True):
             pool.note(outcome, worker)
             self.sight.worked(pool.name, worker.worker_id, outcome.began_s, outcome.ended_s)
@@ -288,17 +264,17 @@ class Orchestrator:
                 values = _Values(self._cluster, outcome)
                 self._memory.record(pool.step.stage, token.key, values, wall_s)
             except PayloadLost:
-                pool.queue.appendleft(token)
+                pool.put(token, first=True)
                 continue
             self._pass_on(token, pool, results)
-        if pool.measured and pool.name not in self._measured:
-            self._measured.add(pool.name)
-            self._size_soon()
+        if self._known.get(pool.name) != (known := (pool.measured, pool.sure)):
+            self._known[pool.name] = known
+            self._crew.size_soon()
         if worker.draining and not worker.calls:
-            self._let_go(worker.worker_id)
+            self._crew.let_go(worker.worker_id)
 
     def _setup_failed(self, pool: Pool, worker: Worker, detail: str) -> None:
-        self._forget(worker.worker_id)
+        self._crew.forget(worker.worker_id)
         pool.setup_failures += 1
         self.sight.decided(self._cluster.now(), f"{pool.name}: a worker did not start", detail)
         # Once some have started, it may be a node that was lost with all its workers.
@@ -308,13 +284,13 @@ class Orchestrator:
                 f"stage {pool.name} cannot start its workers ({detail.strip().splitlines()[-1]}): "
                 "see that it has what it needs on every node"
             )
-        self._size_soon()
+        self._crew.size_soon()
 
     def _lost(self, pool: Pool, worker: Worker, event: WorkerLost, reason: str = "") -> None:
         """The first call of a dead worker is suspected; the others had not begun."""
         if not worker.ready:
             return self._setup_failed(pool, worker, event.detail)
-        self._forget(worker.worker_id)
+        self._crew.forget(worker.worker_id)
         self.sight.decided(
             self._cluster.now(), f"{pool.name}: a worker was lost", event.detail.split("\n")[0]
         )
@@ -328,8 +304,8 @@ class Orchestrator:
                         self._set_aside(pool, token, event.detail, reason or "kills_workers")
                         continue
                 token.batched = token.batched and not first
-                pool.queue.appendleft(token)
-        self._size_soon()
+                pool.put(token, first=True)
+        self._crew.size_soon()
         return None
 
     def _set_aside(self, pool: Pool, token: Token, detail: str, reason: str) -> None:
@@ -392,71 +368,13 @@ class Orchestrator:
             if done and name not in self._finished and self._finished.issuperset(pool.step.after):
                 self._finished.add(name)
                 for worker_id in list(pool.workers):
-                    self._let_go(worker_id)
-                self._size_soon()
-
-    def _size_soon(self) -> None:
-        self._next_size_s = -math.inf
-
-    def _size(self) -> None:
-        now = self._cluster.now()
-        if now < self._next_size_s:
-            return
-        left = self._left()
-        active = [p for n, p in self.pools.items() if n not in self._finished]
-        if not any(p.queue or p.in_flight for p in active):
-            return  # nothing to be done yet, such as while an earlier run's work is recalled
-        early = any(not p.measured for p in active)
-        self._next_size_s = now + (self._pace.early_s if early else self._pace.steady_s)
-        demands = [
-            p.demand(left[p.name], self._priors.get(p.name), may_trim=self._well_fed(p))
-            for p in active
-        ]
-        pools = {name: pool.members() for name, pool in self.pools.items()}
-        made = plan(demands, self._cluster.nodes(), pools, headroom=self._pace.headroom)
-        for start in made.starts:
-            worker = Worker(worker_id=next(self._numbers), slot=start.slot, since_s=now)
-            self.pools[start.step].workers[worker.worker_id] = worker
-            self._of_worker[worker.worker_id] = start.step
-            self._cluster.start(worker.worker_id, self._graph.steps[start.step], start.slot)
-        for retire in made.retires:
-            self.pools[retire.step].workers[retire.worker_id].draining = True
-        self._tell(now, made)
-        for retire in made.retires:
-            if not self.pools[retire.step].workers[retire.worker_id].calls:
-                self._let_go(retire.worker_id)
-        self.sight.sized(now, made.allocation, self.pools)
-
-    def _well_fed(self, pool: Pool) -> bool:
-        """Whether those after a step can go on for a while without one of its workers."""
-        after = [self.pools[step.name] for step in self._graph.followers[pool.name]]
-        full = all(len(p.queue) >= 0.7 * p.queue_limit() for p in after)
-        return full and all(p.sure for p in (pool, *after))
-
-    def _tell(self, now: float, made: Plan) -> None:
-        for name, pool in self.pools.items():
-            starts = [s for s in made.starts if s.step == name]
-            gone = [r for r in made.retires if r.step == name]
-            if starts or gone:
-                reason = [*starts, *gone][0].reason
-                shares = [s.slot.share for s in starts if s.slot.share != 1]
-                more = f", of which {shares[0]:g} of a GPU" if shares else ""
-                staying = sum(not w.draining for w in pool.workers.values())
-                before = staying - len(starts) + len(gone)
-                self.sight.decided(now, f"{name}: {before} -> {staying} workers{more}", reason)
-
-    def _let_go(self, worker_id: int, *, kill: bool = False) -> None:
-        self._cluster.stop(worker_id, kill=kill)
-        self._forget(worker_id)
-        self._size_soon()
-
-    def _forget(self, worker_id: int) -> None:
-        del self.pools[self._of_worker.pop(worker_id)].workers[worker_id]
+                    self._crew.let_go(worker_id)
+                self._crew.size_soon()
 
     # ---- time
 
     def _patience(self) -> float:
-        due = min(self._next_size_s, self._next_sample_s)
+        due = min(self._crew.next_s, self._next_sample_s)
         return min(1.0, max(0.0, due - self._cluster.now()))
 
     def _sample(self, *, last: bool = False) -> None:
@@ -465,7 +383,11 @@ class Orchestrator:
             return
         self._next_sample_s = max(self._next_sample_s + 1.0, now + 0.5)
         self._check_times()
-        self.sight.sample(now, self.pools, self._left())
+        self._crew.look_at_nodes()
+        left = self._left()
+        known = self._exhausted or self._total is not None
+        left_s = time_left_s(self.pools, left) if known else None
+        self.sight.sample(now, self.pools, left, left_s)
 
 
 def _made(followers: Sequence[Step], result: Any, source: Key) -> Made | Failure:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,9 @@ WINDOW = 256
 """Items over which times are averaged."""
 ENOUGH = 3
 """Items after which a step counts as measured."""
-SURE = 64
+START_S = 1.0
+"""About what a worker's process takes to start."""
+SURE = 112
 """Items after which a mean is good to a few percent."""
 
 
@@ -51,7 +53,6 @@ class Call:
 class Worker:
     worker_id: int
     slot: Slot
-    since_s: float
     ready: bool = False
     draining: bool = False
     calls: deque[Call] = field(default_factory=deque)
@@ -66,12 +67,17 @@ class Pool:
         self.step = step
         self.queue: deque[Token] = deque()
         self.workers: dict[int, Worker] = {}
+        self.in_flight = 0
+        """Items that workers have."""
+        self.held_bytes = 0
+        """Of what waits and of what workers have."""
+        self.num_ready = 0
         self.num_done = 0
         self.num_failed = 0
         self.busy_s = 0.0
         self.setup_failures = 0
         self._times: deque[float] = deque(maxlen=WINDOW)
-        self._waits: deque[float] = deque(maxlen=16)
+        self._loads: deque[float] = deque(maxlen=16)
         self._taken: Counter[str] = Counter()
         self._num_fanned = 0
         self._out_bytes: deque[float] = deque(maxlen=WINDOW)
@@ -81,22 +87,17 @@ class Pool:
         return self.step.name
 
     @property
-    def in_flight(self) -> int:
-        return sum(len(c.tokens) for w in self.workers.values() for c in w.calls)
-
-    @property
-    def held_bytes(self) -> int:
-        """Of what waits and of what is being worked on."""
-        calls = (c for w in self.workers.values() for c in w.calls)
-        return sum(t.num_bytes for t in self.queue) + sum(
-            t.num_bytes for c in calls for t in c.tokens
-        )
+    def waiting_s(self) -> float:
+        """For how long its workers have work that nobody has begun with; 0 while not measured."""
+        begun = sum(len(w.calls[0].tokens) for w in self.workers.values() if w.calls)
+        shares = sum(w.slot.share for w in self.workers.values() if w.ready)
+        items = len(self.queue) + self.in_flight - begun
+        return items * (self.service_s or 0.0) / shares if shares else 0.0
 
     @property
     def measured(self) -> bool:
-        ready = sum(w.ready for w in self.workers.values())
         # The first to come back had the shortest items, so each worker is waited for.
-        return len(self._times) >= min(max(ENOUGH, ready), SURE)
+        return len(self._times) >= min(max(ENOUGH, self.num_ready), SURE)
 
     @property
     def sure(self) -> bool:
@@ -110,13 +111,12 @@ class Pool:
     @property
     def setup_s(self) -> float:
         """From the start of a worker until it is ready."""
-        if not self._waits:
-            return self.step.stage.setup_s
-        return sum(self._waits) / len(self._waits)
+        loads = self._loads or [self.step.stage.setup_s]
+        return START_S + sum(loads) / len(loads)
 
     @property
     def ever_ready(self) -> bool:
-        return bool(self._waits)
+        return bool(self._loads)
 
     @property
     def out_bytes(self) -> float:
@@ -127,10 +127,41 @@ class Pool:
         """Mean results per item that the follower takes; 1 while nothing is known."""
         return self._taken[follower] / self._num_fanned if self._num_fanned else 1.0
 
-    def became_ready(self, worker: Worker, waited_s: float) -> None:
+    def put(self, token: Token, *, first: bool = False) -> None:
+        """Queues an item, before all others if `first`."""
+        self.queue.insert(0 if first else len(self.queue), token)
+        self.held_bytes += token.num_bytes
+
+    def begin(self, worker: Worker, call: Call) -> None:
+        """A worker has taken items from the queue."""
+        worker.calls.append(call)
+        self.in_flight += len(call.tokens)
+
+    def finish(self, worker: Worker, call_id: int, now_s: float) -> Call:
+        """A worker is through with a call, and begins with the next it has."""
+        call = next(c for c in worker.calls if c.call_id == call_id)
+        worker.calls.remove(call)
+        self._released([call])
+        if worker.calls:
+            worker.calls[0].since_s = now_s
+        return call
+
+    def drop(self, worker_id: int) -> None:
+        """A worker is gone, and what it had is no longer here."""
+        worker = self.workers.pop(worker_id)
+        self.num_ready -= worker.ready
+        self._released(worker.calls)
+
+    def _released(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            self.in_flight -= len(call.tokens)
+            self.held_bytes -= sum(token.num_bytes for token in call.tokens)
+
+    def became_ready(self, worker: Worker, loaded_s: float) -> None:
         worker.ready = True
+        self.num_ready += 1
         self.setup_failures = 0
-        self._waits.append(waited_s)
+        self._loads.append(loaded_s)
 
     def note(self, outcome: Outcome, worker: Worker) -> None:
         """Measures an item that was worked on."""
@@ -151,16 +182,21 @@ class Pool:
         """How many items may wait: enough to bridge a moment, however many workers there are."""
         return max(8, 3 * len(self.workers) * self.step.stage.batch_size)
 
-    def demand(self, items_left: float, prior_s: float | None, *, may_trim: bool = False) -> Demand:
+    def demand(
+        self, items_left: float, ahead: float, prior_s: float | None, *, fed_s: float = 0.0
+    ) -> Demand:
+        """What the balancer is told. `ahead` are items that the step has done and that still wait
+        after it: a pool must keep pace with the slowest, not be done before it, so they count."""
         service_s = self.service_s or prior_s
         return Demand(
             name=self.name,
             needs=self.step.stage.resources,
-            work_s=None if service_s is None else max(items_left, 1e-3) * service_s,
+            work_s=None if service_s is None else max(items_left + ahead, 1e-3) * service_s,
             setup_s=self.setup_s,
             fixed=self.step.workers,
             most=max(1, math.ceil(items_left / self.step.stage.batch_size)),
-            may_trim=may_trim,
+            sure=self.sure,
+            fed_s=fed_s,
         )
 
     def members(self) -> list[Member]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curation.engine.balance import Allocation
     from curation.engine.pool import Pool
 
 
@@ -50,20 +49,33 @@ class Sight:
     def worked(self, step: str, worker_id: int, began_s: float, ended_s: float) -> None:
         """An item was worked on, by the worker's clock. Nothing is kept of it here."""
 
+    def came(self, step: str, worker_id: int, now_s: float) -> None:
+        """A worker is ready, by the cluster's clock. Nothing is kept of it here."""
+
+    def went(self, step: str, worker_id: int, now_s: float) -> None:
+        """A worker was let go or is lost."""
+
     def decided(self, now_s: float, what: str, why: str) -> None:
         line = {"at_s": self._at(now_s), "decision": what, "reason": why}
         self.decisions.append(line)
         self._write(line)
 
-    def sized(self, now_s: float, allocation: "Allocation", pools: "Mapping[str, Pool]") -> None:
+    def sized(self, pools: "Mapping[str, Pool]") -> None:
         """Pools were looked at; the table follows what was measured."""
         self.table = capacities(pools)
         for name, pool in pools.items():
             staying = sum(not worker.draining for worker in pool.workers.values())
             self.most[name] = max(staying, self.most.get(name, 0))
 
-    def sample(self, now_s: float, pools: "Mapping[str, Pool]", left: Mapping[str, float]) -> None:
-        """Once a second."""
+    def sample(
+        self,
+        now_s: float,
+        pools: "Mapping[str, Pool]",
+        left: Mapping[str, float],
+        left_s: float | None,
+    ) -> None:
+        """Once a second. `left` are items by step, `left_s` the time until all is done, where it
+        can be told."""
         self.table = capacities(pools)
         steps = {
             name: {
@@ -77,7 +89,12 @@ class Sight:
             }
             for name, pool in pools.items()
         }
-        line = {"at_s": self._at(now_s), "steps": steps}
+        line = {
+            "at_s": self._at(now_s),
+            "left_s": None if left_s is None else round(left_s, 1),
+            "gpus_busy": gpus_busy(pools),
+            "steps": steps,
+        }
         self.samples.append(line)
         self._write(line)
 
@@ -94,6 +111,28 @@ class Sight:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+def gpus_busy(pools: "Mapping[str, Pool]") -> float | None:
+    """Of the GPUs that workers hold at this moment, the share whose workers are at work."""
+    workers = [w for pool in pools.values() for w in pool.workers.values()]
+    held = sum(w.slot.needs.gpus * w.slot.share for w in workers)
+    busy = sum(w.slot.needs.gpus * w.slot.share for w in workers if w.calls)
+    return round(busy / held, 4) if held else None
+
+
+def time_left_s(pools: "Mapping[str, Pool]", left: Mapping[str, float]) -> float | None:
+    """Until the slowest step is done, by mean times and the pools as they are; None while a step
+    that still has work is not measured or has no worker."""
+    longest = 0.0
+    for name, pool in pools.items():
+        if left[name] < 0.5:
+            continue
+        shares = sum(w.slot.share for w in pool.workers.values() if not w.draining)
+        if pool.service_s is None or not shares:
+            return None
+        longest = max(longest, left[name] * pool.service_s / shares)
+    return longest
 
 
 def capacities(pools: "Mapping[str, Pool]") -> list[Capacity]:

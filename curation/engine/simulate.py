@@ -79,6 +79,8 @@ class SimulatedCluster:
 
     Args:
         start_s: of a worker's process.
+        starts_at_once: processes that a node starts side by side without loss, as it has processors
+            for; more take in proportion longer.
         per_call_s: from a call until a free worker begins with it.
         followers: of each step, for the routes of results.
         nodes_at: the machines at a time, for those that come and go; None keeps `nodes`.
@@ -91,6 +93,7 @@ class SimulatedCluster:
         followers: Any,
         *,
         start_s: float = 1.0,
+        starts_at_once: int | None = None,
         per_call_s: float = 0.002,
         store_bytes: float = math.inf,
         nodes_at: Callable[[float], Sequence[Node]] | None = None,
@@ -99,6 +102,11 @@ class SimulatedCluster:
         self._nodes = nodes
         self._followers = followers
         self._start_s = start_s
+        self._starts_at_once = starts_at_once
+        self._busy_until_s: dict[str, float] = {}
+        """Of each node, when it may start more processes at full speed."""
+        self._fresh: list[int] = []
+        """Workers that were started since the last poll."""
         self._per_call_s = per_call_s
         self._store_bytes = store_bytes
         self._nodes_at = nodes_at
@@ -116,11 +124,30 @@ class SimulatedCluster:
         return self._nodes if self._nodes_at is None else self._nodes_at(self._now)
 
     def start(self, worker_id: int, step: Step, slot: Slot) -> None:
-        load_s = step.stage.load_s if isinstance(step.stage, SimStage) else 0.0
-        at = self._now + self._start_s + load_s
-        worker = _SimWorker(step=step, slot=slot, free_s=at)
+        worker = _SimWorker(step=step, slot=slot, free_s=math.inf)
         self._workers[worker_id] = self.history[worker_id] = worker
-        self._push(at, Ready(worker_id=worker_id, waited_s=at - self._now))
+        self._fresh.append(worker_id)
+
+    def _begin(self) -> None:
+        """Those that were started at the same moment on a node share its processors, so they come
+        up together."""
+        for node_id in {self._workers[w].slot.node_id for w in self._fresh if w in self._workers}:
+            workers = [
+                (worker_id, worker)
+                for worker_id in self._fresh
+                if (worker := self._workers.get(worker_id)) and worker.slot.node_id == node_id
+            ]
+            at_once = self._starts_at_once or len(workers)
+            up_s = max(self._now, self._busy_until_s.get(node_id, 0.0))
+            up_s += self._start_s * max(1.0, len(workers) / at_once)
+            if self._starts_at_once:
+                self._busy_until_s[node_id] = up_s - self._start_s
+            for worker_id, worker in workers:
+                stage = worker.step.stage
+                load_s = stage.load_s if isinstance(stage, SimStage) else 0.0
+                worker.free_s = up_s + load_s
+                self._push(worker.free_s, Ready(worker_id=worker_id, loaded_s=load_s))
+        self._fresh.clear()
 
     def submit(self, worker_id: int, call_id: int, payloads: Sequence[Any]) -> None:
         worker = self._workers[worker_id]
@@ -160,6 +187,7 @@ class SimulatedCluster:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         """The next moment at which something happens, or that at which the wait is over."""
+        self._begin()
         until = self._now + timeout_s
         if not self._events or self._events[0][0] > until:
             self._now = until

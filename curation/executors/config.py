@@ -1,8 +1,10 @@
 """Settings of the executors; importing them imports no Ray."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from curation.limits import need
+
+STAGES = ("ingest", "analyse", "transcode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,8 @@ class RayConfig:
     """Memory for what waits between stages, likewise."""
     exclude_head: bool = False
     """Keeps workers off the head node."""
+    workers: dict[str, int] = field(default_factory=dict)
+    """A fixed number of workers for a stage, such as `{analyse: 8}`; the others are balanced."""
     headroom: float = 1.25
     """How much faster than needed stages without GPUs may be, where processors are spare."""
 
@@ -26,4 +30,7 @@ class RayConfig:
         need(cpus is None or cpus >= 1, "ray.num_cpus", cpus, "at least 1")
         need(gpus is None or gpus >= 0, "ray.num_gpus", gpus, "not negative")
         need(store is None or store >= 80, "ray.object_store_mib", store, "at least 80")
+        for stage, count in self.workers.items():
+            need(stage in STAGES, "ray.workers", stage, f"stages are {', '.join(STAGES)}")
+            need(count >= 1, f"ray.workers.{stage}", count, "at least 1")
         need(1 <= self.headroom <= 100, "ray.headroom", self.headroom, "1 to 100")

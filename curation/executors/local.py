@@ -21,6 +21,7 @@ class LocalExecutor:
     """
 
     workers: Mapping[str, int] = MappingProxyType({})
+    sight = None
 
     def run(
         self,

@@ -5,6 +5,7 @@ when one is gone. How many there are and which item goes where is decided in the
 """
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -33,7 +34,8 @@ from curation.engine.cluster import (
     SetupFailed,
     WorkerLost,
 )
-from curation.engine.orchestrator import Orchestrator, Pace
+from curation.engine.crew import Pace
+from curation.engine.orchestrator import Orchestrator
 from curation.engine.packing import Node, Slot
 from curation.engine.sight import Sight
 from curation.executors.config import RayConfig
@@ -68,7 +70,7 @@ class RayExecutor:
         self._series = series
         self._priors = priors
         self._began_s: float | None = None
-        self.sight = Sight()
+        self.sight: Sight = Sight()
         """Of the current run."""
         self.cluster: RayCluster | None = None
         self.workers: dict[str, int] = {}
@@ -90,6 +92,11 @@ class RayExecutor:
         *,
         total: int | None = None,
     ) -> Iterator[Any | Failure]:
+        fixed = self._config.workers
+        graph = Graph(
+            dataclasses.replace(step, workers=fixed.get(step.name, step.workers))
+            for step in graph.steps.values()
+        )
         self.sight = GaugedSight(self._series, began_s=self._began_s)
         self.cluster = RayCluster(graph, self._config)
         orchestrator = Orchestrator(
@@ -150,7 +157,6 @@ class _Waiting:
     """None for a worker's set-up."""
     results: Any = None
     """The generator of a call; None for one whose answer holds the results."""
-    since_s: float
 
 
 @dataclass(kw_only=True)
@@ -207,18 +213,17 @@ class RayCluster:
             run=actor.run.options(num_returns="streaming"),
             run_small=actor.run_small,
         )
-        waiting = _Waiting(worker_id=worker_id, call_id=None, since_s=self.now())
+        waiting = _Waiting(worker_id=worker_id, call_id=None)
         self._await(actor.setup.remote(), waiting)
 
     def submit(self, worker_id: int, call_id: int, payloads: Sequence[Any]) -> None:
         worker = self._workers[worker_id]
-        now = self.now()
         if self._largest.get(worker.step, _SMALL_BYTES) < _SMALL_BYTES:
-            waiting = _Waiting(worker_id=worker_id, call_id=call_id, since_s=now)
+            waiting = _Waiting(worker_id=worker_id, call_id=call_id)
             self._await(worker.run_small.remote(*payloads), waiting)
             return
         results = worker.run.remote(*payloads)
-        waiting = _Waiting(worker_id=worker_id, call_id=call_id, results=results, since_s=now)
+        waiting = _Waiting(worker_id=worker_id, call_id=call_id, results=results)
         self._await(results.completed(), waiting)
 
     def stop(self, worker_id: int, *, kill: bool = False) -> None:
@@ -258,8 +263,8 @@ class RayCluster:
         try:
             found = answer.result()
             if call_id is None:
-                self.processes[worker_id] = found
-                return Ready(worker_id=worker_id, waited_s=self.now() - waiting.since_s)
+                self.processes[worker_id], loaded_s = found
+                return Ready(worker_id=worker_id, loaded_s=loaded_s)
             if waiting.results is None:
                 reports, results = found
                 payloads: Iterator[Any] = iter(results)

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import VfmError
 from curation.engine.cluster import Key, key_of
-from curation.executors.attempt import attempt
+from curation.executors.attempt import attempt, attempt_together
 from curation.pipeline import Step, takers
 from curation.stage import Failure, Item, Stage
 
@@ -45,11 +45,13 @@ class StageWorker:
     def __init__(self, stage: Stage[Any, Any], followers: Sequence[Step]) -> None:
         self._stage = stage
         self._followers = followers
+        self._batches = type(stage).process_batch is not Stage.process_batch
 
-    def setup(self) -> int:
-        """Loads what the stage needs. Returns the number of this process."""
+    def setup(self) -> tuple[int, float]:
+        """Loads what the stage needs. Returns the number of this process, and seconds."""
+        began = time.perf_counter()
         self._stage.setup()
-        return os.getpid()
+        return os.getpid(), time.perf_counter() - began
 
     def run(self, *items: Item) -> Iterator[Any]:
         """First the reports on all items, then the results of all, one by one: each an object of
@@ -61,41 +63,50 @@ class StageWorker:
     def run_small(self, *items: Item) -> tuple[list[Report], list[Any]]:
         """The same at once, for results that are no larger than a reference to them would be."""
         reports, results = [], []
-        for item in items:
-            report, made = self._one(item)
-            reports.append(report)
+        for part in [items] if self._batches else [(item,) for item in items]:
+            told, made = self._part(part)
+            reports += told
             results += made
-            if report.refusal:
+            if told[-1].refusal:
                 break
         return reports, results
 
     def teardown(self) -> None:
         self._stage.teardown()
 
-    def _one(self, item: Item) -> tuple[Report, list[Any]]:
+    def _part(self, items: Sequence[Item]) -> tuple[list[Report], list[Any]]:
+        """Items that are worked on together; each is taken to have cost as much as the others."""
         began = time.time()
-        refusal, found = "", []
+        refusal = ""
+        found: Sequence[Sequence[Any]] = [[] for _ in items]
         try:
-            found = attempt(self._stage, item)
+            if len(items) == 1:
+                found = [attempt(self._stage, items[0])]
+            else:
+                found = attempt_together(self._stage, items)
         except VfmError as error:
             refusal = str(error)
-        results = [result for result in found if not isinstance(result, Failure)]
-        told = [
-            Told(
-                key=key_of(r, item),
-                num_bytes=size_of(r),
-                takers=takers(self._followers, r),
+        each_s = (time.time() - began) / len(items)
+        reports, results = [], []
+        for number, (item, outcome) in enumerate(zip(items, found, strict=True)):
+            made = [result for result in outcome if not isinstance(result, Failure)]
+            report = Report(
+                results=[
+                    Told(
+                        key=key_of(r, item),
+                        num_bytes=size_of(r),
+                        takers=takers(self._followers, r),
+                    )
+                    for r in made
+                ],
+                failures=[result for result in outcome if isinstance(result, Failure)],
+                began_s=began + number * each_s,
+                ended_s=began + (number + 1) * each_s,
+                refusal=refusal,
             )
-            for r in results
-        ]
-        report = Report(
-            results=told,
-            failures=[result for result in found if isinstance(result, Failure)],
-            began_s=began,
-            ended_s=time.time(),
-            refusal=refusal,
-        )
-        return report, results
+            reports.append(report)
+            results += made
+        return reports, results
 
 
 def size_of(thing: Any) -> int:

@@ -3,7 +3,6 @@
 import multiprocessing
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,23 +15,7 @@ from curation.stage import Failure, Item, Stage
 from curation.stages.analyse import Analyse
 from curation.stages.ingest import Ingest
 from curation.stages.transcode import Transcode
-
-
-@dataclass(frozen=True, kw_only=True)
-class Number:
-    value: int
-
-    @property
-    def content_id(self) -> str:
-        return f"n{self.value}"
-
-    @property
-    def span(self) -> str:
-        return ""
-
-    @property
-    def label(self) -> str:
-        return str(self.value)
+from tests.curation.counting import Number
 
 
 class Twice(Stage[Number, Number]):

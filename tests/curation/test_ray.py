@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,9 @@ from curation.executors.local import LocalExecutor
 from curation.executors.ray import RayConfig, RayExecutor
 from curation.pipeline import FORGETFUL, Graph, Step
 from curation.stage import Failure, Resources, Stage
+from tests.curation.counting import Number, comparable, numbers
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Ray's actors need POSIX here")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Number:
-    value: int
-    weight: bytes = b""
-
-    @property
-    def content_id(self) -> str:
-        return f"n{self.value}"
-
-    @property
-    def span(self) -> str:
-        return ""
-
-    @property
-    def label(self) -> str:
-        return str(self.value)
 
 
 class Split(Stage[Number, Number]):
@@ -100,10 +82,6 @@ class Unready(Weigh):
         raise OSError("no such model: /models/x")
 
 
-def numbers(count: int) -> list[Number]:
-    return [Number(value=value) for value in range(count)]
-
-
 @pytest.fixture(scope="module")
 def ray_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayExecutor]:
     # The workers must not find look-alikes in the folder where somebody works.
@@ -118,15 +96,6 @@ def ray_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayExecut
             yield executor
     finally:
         os.chdir(before)
-
-
-def comparable(results: Sequence[Any]) -> list[tuple[Any, ...]]:
-    return sorted(
-        (r.content_id, r.stage, r.attempts, r.reason, r.detail, r.lasting, r.traceback)
-        if isinstance(r, Failure)
-        else (r.content_id, r.weight)
-        for r in results
-    )
 
 
 def test_the_same_as_in_this_process(ray_executor: RayExecutor) -> None:

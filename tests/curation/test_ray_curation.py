@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curation.config import CurateConfig
+from curation.config import CurateConfig, ReshardConfig
+from curation.engine.sight import Sight
 from curation.executors.config import RayConfig
 from curation.executors.ray import RayExecutor
 from curation.pipeline import Graph, Memory
+from curation.refilter import reshard
 from curation.run import curate
 from curation.stage import Item
 from tests.curation import footage
@@ -95,6 +97,10 @@ class _Sized:
     def workers(self) -> Mapping[str, int]:
         return self._ray.workers
 
+    @property
+    def sight(self) -> Sight:
+        return self._ray.sight
+
     def run(
         self, graph: Graph, items: Iterable[Item], memory: Memory, *, total: int | None = None
     ) -> Iterator[Any]:
@@ -121,6 +127,10 @@ def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
             assert ray.workers == {"ingest": num, "analyse": num, "transcode": num}
             assert digests(output) == digests(tmp_path / "0")
             assert told(output) == told(tmp_path / "0")
+        spans = tmp_path / "spans"
+        curate(CurateConfig(input=str(source), output=str(spans), encode=False))
+        reshard(ReshardConfig(folder=str(spans)), executor=_Sized(ray, 2))
+        assert digests(spans) == digests(tmp_path / "0")
     assert sum(name.endswith(".tar") for name in digests(tmp_path / "0")) >= 1
 
 

@@ -1,5 +1,6 @@
 """The curation report in a real browser. Tier: wiring (no process group); needs Chromium."""
 
+import json
 from pathlib import Path
 
 import pyarrow
@@ -318,4 +319,33 @@ def test_a_table_with_little_in_it_is_a_page_too(
     body = seen.page.inner_text("main")
     assert "No scores were measured." in body if count else "This folder has no clips." in body
     assert "No times of clips were written." in body
+    seen.assert_clean()
+
+
+def test_the_stages_of_a_run_are_drawn_over_its_time(visit: Visitor, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "out", clip_table(20))
+    lines = [
+        {
+            "at_s": float(second),
+            "left_s": None,
+            "gpus_busy": None,
+            "steps": {name: {"busy": second % 3, "queue": second} for name in ("scene", "caption")},
+        }
+        for second in range(30)
+    ]
+    lines.append({"at_s": 3.0, "decision": f"caption: {HOSTILE[0]}", "reason": HOSTILE[1]})
+    path = folder / "report" / "engine.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen = visit(write_report(folder))
+    page = seen.page
+    for chart in ("#workers-chart", "#queues-chart"):
+        assert page.locator(f"{chart} svg.line-chart path.line").count() >= 2
+    assert page.locator("#gpus-chart").count() == 0, "no GPU was there"
+    page.locator("#queues-chart svg.line-chart").focus()
+    page.keyboard.press("End")
+    said = page.inner_text("#queues-chart .readout")
+    assert "scene 29" in said
+    assert "caption 29" in said
+    page.locator("#stages summary").click()
+    assert HOSTILE[0] in page.inner_text("#stages details")
     seen.assert_clean()

@@ -13,22 +13,7 @@ from curation.engine.packing import Node
 from curation.engine.simulate import SimulatedCluster
 from curation.pipeline import FORGETFUL, Graph, Memory, Step
 from curation.stage import Failure, Item, Stage
-from tests.curation.engine.pipelines import Run, items, stage
-
-ONE = [Node(node_id="n", cpus=7, gpus=10)]
-
-
-def reference() -> Graph:
-    """The pipeline of the benchmark: 119 s of work for 10 GPUs, less for 7 processors."""
-    return Graph.chain(
-        [
-            stage("download", 0.05, cpus=1.0),
-            stage("scene", 0.4, cpus=1.0, fan_out=3),
-            stage("transcode", 0.3, cpus=1.0),
-            stage("embed", 0.1, gpus=1.0, min_gpus=0.1, load_s=2.0),
-            stage("caption", 1.0, gpus=1.0, load_s=4.0),
-        ]
-    )
+from tests.curation.engine.pipelines import ONE, Run, items, reference, stage
 
 
 def test_the_reference_pipeline_finds_its_balance_and_keeps_it() -> None:
@@ -38,11 +23,14 @@ def test_the_reference_pipeline_finds_its_balance_and_keeps_it() -> None:
     assert run.wall_s < 1.1 * bound
     sizes = run.sizes(20.0)
     assert (sizes["caption"], sizes["download"], sizes["scene"]) == (9, 1, 2)
-    assert run.sizes(60.0) == run.sizes(100.0), "no shuffling"
+    assert run.sizes(40.0)["caption"] == run.sizes(100.0)["caption"] == 9, "no shuffling"
     gpus = [w for w in run.cluster.history.values() if w.step.name in ("embed", "caption")]
-    late = [w for w in gpus if any(b > 100 for _, b in w.busy)]
-    spent = sum(max(0.0, min(b, 110.0) - max(a, 40.0)) for w in late for a, b in w.busy)
-    assert spent / (70.0 * len(late)) > 0.995
+    spans = [(w.busy, max(w.busy[0][0], 40.0), min(w.busy[-1][1], 110.0)) for w in gpus if w.busy]
+    there = [(busy, begin, end) for busy, begin, end in spans if end > begin]
+    spent = sum(
+        max(0.0, min(b, end) - max(a, begin)) for busy, begin, end in there for a, b in busy
+    )
+    assert spent / sum(end - begin for _, begin, end in there) > 0.995
     for sample in run.orchestrator.sight.samples:
         assert all(step["queue"] <= 3 * 10 + 8 for step in sample["steps"].values())
 
@@ -257,12 +245,21 @@ def test_nodes_join_and_leave() -> None:
     few, many = ONE, [*ONE, Node(node_id="more", cpus=8, gpus=8)]
 
     def there(now: float) -> list[Node]:
-        return many if 20 < now < 60 else few
+        return many if 20 < now < 45 else few
 
     run = Run(reference(), ONE, 240, nodes_at=there)
     assert len(run.labels) == 720
     assert run.sizes(18.0)["caption"] == 9
-    assert run.sizes(50.0)["caption"] > 12
+    assert run.sizes(40.0)["caption"] > 12
+    decisions = run.orchestrator.sight.decisions
+    seen = [d for d in decisions if d["decision"].startswith("nodes: ")]
+    assert [d["decision"] for d in seen] == ["nodes: 1 came, 0 went", "nodes: 0 came, 1 went"]
+    came = seen[0]["at_s"]
+    assert 20 <= came < 22
+    grown = [
+        d["at_s"] for d in run.orchestrator.sight.decisions if "caption: 9 ->" in d["decision"]
+    ]
+    assert came <= grown[0] < came + 0.1, "at once"
 
 
 def test_no_input_and_a_single_item() -> None:
