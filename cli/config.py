@@ -122,18 +122,27 @@ def folder_of(command: str, overrides: Sequence[str], example: str) -> str:
 
     Raises `ConfigError` where there is none.
     """
-    words = (_split(word, example) for word in _with_folder(command, overrides))
-    named = [text for key, text in words if key == "folder"]
+    return path_of("folder", _with_folder(command, overrides), example)
+
+
+def path_of(key: str, overrides: Sequence[str], example: str) -> str:
+    """The path that `key`, of those of `_Paths`, is given, before anything else is read.
+
+    Raises `ConfigError` where there is none.
+    """
+    words = (_split(word, example) for word in overrides)
+    named = [text for name, text in words if name == key]
     if not named:
-        raise ConfigError(f"the folder is missing; for example: {example}")
-    folder = schemas.build_field(_Folder, "folder", named[-1])
-    assert isinstance(folder, str)
-    return folder
+        raise ConfigError(f"the {key} is missing; for example: {example}")
+    path = schemas.build_field(_Paths, key, named[-1])
+    assert isinstance(path, str)
+    return path
 
 
 @dataclass(kw_only=True)
-class _Folder:
+class _Paths:
     folder: str
+    checkpoint: str
 
 
 def to_yaml(config: Any) -> str:

@@ -45,6 +45,7 @@ _ORDER = (
     "shard",
     "tokenizer",
     "pretrain",
+    "finetune",
     "generate",
     "data",
     "view",

@@ -48,6 +48,31 @@ class SamplerConfig:
 
 
 @dataclass(kw_only=True)
+class TokenSamplerConfig:
+    """How an autoregressive network's tokens are drawn."""
+
+    temperature: float = 1.0
+    """Below 1 the likely are likelier; 0 takes the likeliest."""
+    top_k: int = 0
+    """Draws among this many of the likeliest; 0: among all."""
+    top_p: float = 1.0
+    """Draws among the likeliest that together have this share."""
+    guidance_scale: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature <= 100:
+            raise ConfigError(f"tokens.temperature must lie in 0 to 100, got {self.temperature}")
+        if self.top_k < 0:
+            raise ConfigError(f"tokens.top_k must not be negative, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"tokens.top_p must lie above 0 and up to 1, got {self.top_p}")
+        if not 0 <= self.guidance_scale <= 1000:
+            raise ConfigError(
+                f"tokens.guidance_scale must lie in 0 to 1000, got {self.guidance_scale}"
+            )
+
+
+@dataclass(kw_only=True)
 class GenerateConfig:
     """One video from one prompt. Sizes not given are those the model was trained on."""
 
@@ -60,10 +85,23 @@ class GenerateConfig:
     fps: float | None = None
     seed: int = 0
     weights: Literal["ema", "model"] = "ema"
+    lora: str | None = None
+    """A folder with a low-rank adapter in the layout of peft, which is added to the weights: a
+    checkpoint's `adapter` of `vfm finetune lora.rank=N`."""
+    image: str | None = None
+    """A picture that is the first frame; of a model trained with `model.prefix`."""
+    video: str | None = None
+    """A video whose first frames are the first."""
+    prefix_frames: int | None = None
+    """How many of them; null: the most that the model has learned to go on from."""
+    prefix_sigma: float = 0.0
+    """Noise on what is given, as the model had it in training; more holds less closely to it."""
     ema_width: float | None = None
     """The average of this width, 0.001 to 0.288 of the training, of a run with `power_ema`."""
     device: str = "auto"
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    tokens: TokenSamplerConfig = field(default_factory=TokenSamplerConfig)
+    """In place of `sampler`, of an autoregressive network."""
 
     def __post_init__(self) -> None:
         limits = {"num_frames": (1, 100_000), "width": (1, 16384), "height": (1, 16384)}
@@ -72,6 +110,20 @@ class GenerateConfig:
             if value is not None and not least <= value <= most:
                 raise ConfigError(f"{name} must lie in {least} to {most}, got {value}")
         check_seed(self.seed)
+        if self.image is not None and self.video is not None:
+            raise ConfigError(
+                f"image={self.image} and video={self.video} both say how the video begins: leave "
+                "one of them out"
+            )
+        if self.prefix_frames is not None and self.video is None:
+            raise ConfigError(f"prefix_frames={self.prefix_frames} are of a video: give video=FILE")
+        if not 0 <= self.prefix_sigma <= 1e3:
+            raise ConfigError(f"prefix_sigma must lie in 0 to 1000, got {self.prefix_sigma}")
+        if self.prefix_sigma and self.image is None and self.video is None:
+            raise ConfigError(
+                f"prefix_sigma={self.prefix_sigma} is noise on what is given: give image=FILE or "
+                "video=FILE"
+            )
         if self.ema_width is not None:
             try:
                 gamma_of(self.ema_width)

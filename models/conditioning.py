@@ -97,6 +97,26 @@ def with_null(text: Tensor, null: Tensor, layout: PackLayout) -> Tensor:
     return torch.cat([part if len(part) else null.to(text.dtype) for part in parts])
 
 
+class PrefixConditioning(nn.Module):
+    """Tells tokens whether they are given, and how noisy: a mask channel beside the patches.
+
+    Two features of a token, `mask` and `mask * t` with t = sigma / (1 + sigma) of the noise on
+    what is given, through one linear; what they add starts at zero.
+    """
+
+    def __init__(self, hidden_size: int, linears: Linears) -> None:
+        super().__init__()
+        self.mask = linears.replicated(2, hidden_size, bias=False)
+
+    def forward(self, x: Tensor, layout: PackLayout) -> Tensor:
+        """`x [N, h]` with what the tokens are told."""
+        if layout.prefix is None:
+            return x
+        sigma = layout.prefix.sigma.to(x.dtype)
+        mask = layout.in_prefix.to(x.dtype)
+        return x + self.mask(torch.stack([mask, mask * layout.spread(sigma / (1 + sigma))], -1))
+
+
 class ClassConditioning(nn.Module):
     """Class labels `int64 [n]` to `[n, h]`; label `num_classes` means no class (for guidance)."""
 

@@ -19,7 +19,13 @@ from models.checks import (
     check_positive,
     check_sizes,
 )
-from models.conditioning import ClassConditioning, NullText, SampleConditioning, TextConditioning
+from models.conditioning import (
+    ClassConditioning,
+    NullText,
+    PrefixConditioning,
+    SampleConditioning,
+    TextConditioning,
+)
 from models.flops import Widths
 from models.layers import MLP, Linears, PlainLinears
 from models.modulation import LAYER_NORM, AdaLN, FinalLayer, Norm, gated, modulated
@@ -47,6 +53,8 @@ class DiTConfig:
     embeddings as they are: fewer weights where text is narrower than half of `hidden_size`."""
     null_text: NullText = "learned"
     """The token that stands for no text, as in guidance: learned, or zero."""
+    prefix: bool = False
+    """Whether it can be told that the first latent frames are given (image and video to video)."""
     num_classes: int = 0
     """More than 0: conditioned on a class label instead of text, without cross-attention."""
     rope_base_fps: float = 24.0
@@ -172,6 +180,7 @@ class DiT(nn.Module):
         attentions = per_layer(attention, config.num_layers)
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
+        self.prefix = PrefixConditioning(h, linears) if config.prefix else None
         if config.num_classes:
             self.classes = ClassConditioning(config.num_classes, h)
             dim_text, dim_about = 0, h
@@ -207,7 +216,9 @@ class DiT(nn.Module):
             about = layout.text_mean(text)
         condition, shared = self.condition(c_noise, layout.fps, about)
         rotary = self.positions(layout, x.dtype)
-        x = self._with_positions(self.embed(x), layout)
+        x = self.embed(x)
+        x = x if self.prefix is None else self.prefix(x, layout)
+        x = self._with_positions(x, layout)
         for block in self.blocks.values():
             x = block(x, condition, shared, text, layout, rotary)
         return self.final(x, condition, layout, shared)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError
-from models.pack import PackLayout
+from models.autoregressive import before_each
+from models.pack import Grid, PackLayout, Prefix
 from models.patch import Patch, grid_of, patchify, unpatchify
 from models.text.base import TextEncoder
 from models.tokenizers.base import VideoTokenizer
@@ -26,23 +27,40 @@ class Encoding:
     patch: Patch
     sigma_data: float
     device: torch.device
+    discrete: bool = False
+    """Whether a token is a code, and `tokens` and `frames` work on codes."""
 
     @property
     def token_dim(self) -> int:
+        """Features of a token; of a discrete one, the codes it can be."""
+        if self.discrete:
+            return self.tokenizer.num_codes
         pt, ph, pw = self.patch
         return self.tokenizer.channels * pt * ph * pw
 
     def tokens(self, frames: Sequence[Tensor]) -> Tensor:
-        """Videos `uint8 [T, H, W, 3]` to one pack of tokens `float32 [N, p]`."""
+        """Videos `uint8 [T, H, W, 3]` to one pack of tokens `float32 [N, p]`; of codes, the one
+        before each and it itself, `int64 [N, 2]`."""
         with self._full_precision():
             latents = [self.tokenizer.encode(video.to(self.device)) for video in frames]
+            if self.discrete:
+                codes = [self.tokenizer.codes(latent) for latent in latents]
+                return before_each(codes, start=self.tokenizer.num_codes)
             return patchify(latents, self.patch) * self.sigma_data
 
     def frames(self, tokens: Tensor, layout: PackLayout) -> list[Tensor]:
         """Tokens to videos `uint8 [T, H, W, 3]` on the CPU: the inverse of `tokens`."""
         latents = unpatchify(tokens / self.sigma_data, layout.grids, self.patch)
+        return [self.frames_of(latent) for latent in latents]
+
+    def frames_of(self, latents: Tensor) -> Tensor:
+        """One video's latents `[C, t, h, w]` to `uint8 [T, H, W, 3]` on the CPU."""
         with self._full_precision():
-            return [self.tokenizer.decode(latent).cpu() for latent in latents]
+            return self.tokenizer.decode(latents).cpu()
+
+    def latents_of(self, codes: Tensor, grids: Sequence[Grid]) -> list[Tensor]:
+        """Codes `int64 [B, s]` of samples of one size to their latents `[C, t, h, w]`."""
+        return [self.tokenizer.from_codes(c.view(g)) for c, g in zip(codes, grids, strict=True)]
 
     def _full_precision(self) -> torch.autocast:
         """What is learned is the same, wherever this is called from."""
@@ -54,11 +72,15 @@ class Encoding:
         return text.to(self.device), lens
 
     def layout(
-        self, latent_shapes: Sequence[Sequence[int]], lens_text: Sequence[int], fps: Tensor
+        self,
+        latent_shapes: Sequence[Sequence[int]],
+        lens_text: Sequence[int],
+        fps: Tensor,
+        prefix: Prefix | None = None,
     ) -> PackLayout:
         """The geometry of a pack of latents `[C, t, h, w]`."""
         grids = [grid_of(shape, self.patch) for shape in latent_shapes]
-        return PackLayout.build(grids, lens_text, fps.to(self.device))
+        return PackLayout.build(grids, lens_text, fps.to(self.device), prefix)
 
 
 def choose_device(name: str) -> torch.device:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from models.attention import Attention, local_attention
+from models.autoregressive import Autoregressive, AutoregressiveConfig
 from models.dit import DiT, DiTConfig
 from models.flops import Flops, count_flops
 from models.layers import Linears
@@ -15,10 +16,15 @@ from models.pack import Grid
 from models.patch import patch_of
 from models.stdit import STDiT, STDiTConfig
 
-NetworkConfig = DiTConfig | MovieGenConfig | STDiTConfig
-Network = DiT | MovieGen | STDiT
+NetworkConfig = DiTConfig | MovieGenConfig | STDiTConfig | AutoregressiveConfig
+Network = DiT | MovieGen | STDiT | Autoregressive
 
-_NETWORKS: dict[type, Any] = {DiTConfig: DiT, MovieGenConfig: MovieGen, STDiTConfig: STDiT}
+_NETWORKS: dict[type, Any] = {
+    DiTConfig: DiT,
+    MovieGenConfig: MovieGen,
+    STDiTConfig: STDiT,
+    AutoregressiveConfig: Autoregressive,
+}
 
 
 def build_network(
@@ -44,7 +50,7 @@ def config_from_json(raw: dict[str, Any]) -> NetworkConfig:
 
 def reach_of(config: NetworkConfig) -> Grid | None:
     """Patches (t, h, w) that a sample may have at most; None where positions are not learned."""
-    if isinstance(config, STDiTConfig):
+    if isinstance(config, STDiTConfig | AutoregressiveConfig):
         return None
     if isinstance(config, DiTConfig) and config.absolute_positions != "learned":
         return None
@@ -59,7 +65,11 @@ def network_flops(
     token_dim: int,
     text_dim: int,
 ) -> Flops:
-    """Operations of a pack, see `models.flops`."""
+    """Operations of a pack, see `models.flops`. `token_dim`: features of a token, or its codes."""
+    if isinstance(config, AutoregressiveConfig):
+        return config.flops(
+            grids=grids, lens_text=lens_text, num_codes=token_dim, text_dim=text_dim
+        )
     return count_flops(
         config.widths(text_dim),
         grids=grids,

@@ -13,17 +13,19 @@ from torch import Tensor, nn
 from common import rng
 
 ZERO = re.compile(
-    r"(modulation(\.dense|\.up\.\d+|\.1)?|final\.project|condition\.shared|log_variance)"
+    r"(modulation(\.dense|\.up\.\d+|\.1)?|final\.project|condition\.shared|prefix\.mask|"
+    r"log_variance)"
     r"\.(weight|bias)"
 )
 """Weights that start at zero, and why:
 - modulation, and the vector that its sub-blocks share: every gate is 0, so each block begins as the
   identity (DiT, AdaLN-zero). Of a low-rank modulation it is the second half, so that its product is
   0 and yet has a gradient;
+- prefix.mask: a network that learned without given frames goes on from what it knows;
 - log_variance: all noise levels count alike;
 - final.project: the network begins by predicting 0, and the denoiser by c_skip * x."""
 SMALL = re.compile(
-    r"condition\.(noise|fps|down)\.weight|text\.null|classes\.table|learned_positions\.[thw]"
+    r"condition\.(noise|fps|down)\.weight|text\.null|classes\.table|codes\.weight|learned_positions\.[thw]"
 )
 """Embeddings, normal(0.02) as in DiT."""
 

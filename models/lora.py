@@ -5,6 +5,7 @@ Adapters are saved in the layout of peft: `adapter_config.json` and `adapter_mod
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -92,6 +93,23 @@ def merge_lora(network: nn.Module) -> None:
         network.set_submodule(name, adapted.merged())
 
 
+def merged(tensors: Mapping[str, Tensor], config: LoRAConfig) -> dict[str, Tensor]:
+    """The weights of an adapted network, by name, as those of the plain one."""
+    plain = {}
+    for name, tensor in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        if leaf in ("up", "down") and f"{module}.base.weight" in tensors:
+            continue
+        if module.endswith(".base"):
+            module = module.removesuffix(".base")
+            if leaf == "weight":
+                up, down = tensors[f"{module}.up"], tensors[f"{module}.down"]
+                difference = config.alpha / config.rank * (up.float() @ down.float())
+                tensor = tensor + difference.to(tensor.dtype)
+        plain[f"{module}.{leaf}" if module else leaf] = tensor
+    return plain
+
+
 def save_adapter(network: nn.Module, config: LoRAConfig, folder: Path) -> None:
     """Writes the adapters alone, as peft does."""
     tensors: dict[str, Tensor] = {}
@@ -128,7 +146,8 @@ def load_adapter(network: nn.Module, folder: Path) -> LoRAConfig:
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(f"{folder} is no adapter that can be read: {error}") from error
-    unsupported = [key for key in ("use_rslora", "use_dora") if settings.get(key)]
+    others = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+    unsupported = [key for key in others if settings.get(key)]
     if unsupported or settings.get("bias", "none") != "none":
         raise DataError(f"{folder}: {', '.join(unsupported) or 'bias'} is not supported")
     add_lora(network, config)

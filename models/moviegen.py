@@ -16,7 +16,12 @@ from torch import Tensor, nn
 
 from models.attention import Attention, local_attention, per_layer
 from models.checks import check_at_least, check_head_dim, check_sizes
-from models.conditioning import NullText, SampleConditioning, TextConditioning
+from models.conditioning import (
+    NullText,
+    PrefixConditioning,
+    SampleConditioning,
+    TextConditioning,
+)
 from models.flops import Widths
 from models.layers import Linears, PlainLinears, RMSNorm, SwiGLU, rms_norm
 from models.modulation import AdaLN, FinalLayer, gated, modulated
@@ -46,6 +51,8 @@ class MovieGenConfig:
 
     null_text: NullText = "learned"
     """The token that stands for no text, as in guidance: learned, or zero."""
+    prefix: bool = False
+    """Whether it can be told that the first latent frames are given (image and video to video)."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "num_kv_heads", "hidden_size", "ffn_size"):
@@ -133,6 +140,7 @@ class MovieGen(nn.Module):
         attentions = per_layer(attention, config.num_layers)
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
+        self.prefix = PrefixConditioning(h, linears) if config.prefix else None
         self.text = TextConditioning(text_dim, None, linears, null=config.null_text)
         self.condition = SampleConditioning(h, text_dim, linears)
         self.learned_positions = LearnedPositions3D(config.max_grid, h)
@@ -150,6 +158,7 @@ class MovieGen(nn.Module):
         condition, _ = self.condition(c_noise, layout.fps, layout.text_mean(text))
         positions = self.learned_positions(layout).to(x.dtype)
         x = self.embed(x)
+        x = x if self.prefix is None else self.prefix(x, layout)
         for block in self.blocks.values():
             x = block(x + positions, condition, text, layout)
         return self.final(x, condition, layout)

@@ -70,9 +70,16 @@ class MultiHead(nn.Module):
 
     def projected(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`q [N, H, D]` of `x`, `k` and `v` `[M, K, D]` of `source`; q and k normed."""
-        q = self._heads(self.q(x), self.norm_q)
+        return self.queries(x), *self.keys_values(source)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """`[N, H, D]`, normed."""
+        return self._heads(self.q(x), self.norm_q)
+
+    def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """`[M, K, D]` each; keys normed."""
         k = self._heads(self.k(source), self.norm_k)
-        return q, k, self.v(source).unflatten(-1, (-1, self.head_dim))
+        return k, self.v(source).unflatten(-1, (-1, self.head_dim))
 
     def _heads(self, x: Tensor, norm: nn.Module) -> Tensor:
         if self.norm_whole:

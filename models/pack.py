@@ -4,7 +4,7 @@ Legend: n samples, N tokens in the pack.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal
@@ -41,6 +41,16 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """The beginnings of samples that are given, as in image and video to video."""
+
+    lens: tuple[int, ...]
+    """Patches along t of each sample that are given; 0: none."""
+    sigma: Tensor
+    """`float32 [n]`: the noise that lies on what is given."""
+
+
+@dataclass(frozen=True)
 class PackLayout:
     """Everything that follows from the grids of the samples in a pack.
 
@@ -53,10 +63,16 @@ class PackLayout:
     """Text tokens of each sample; 0 means unconditional, the model puts its null token there."""
     fps: Tensor
     """`float32 [n]`; 0 for a single image."""
+    prefix: Prefix | None = field(default=None, kw_only=True)
+    """What is given of the samples; None: nothing of any."""
 
     @classmethod
     def build(
-        cls, grids: Sequence[Sequence[int]], lens_text: Sequence[int], fps: Tensor
+        cls,
+        grids: Sequence[Sequence[int]],
+        lens_text: Sequence[int],
+        fps: Tensor,
+        prefix: Prefix | None = None,
     ) -> "PackLayout":
         if not len(grids) == len(lens_text) == fps.shape[0]:
             raise ValueError(
@@ -64,7 +80,16 @@ class PackLayout:
                 "must describe the same samples"
             )
         whole = tuple((int(t), int(h), int(w)) for t, h, w in grids)
-        return cls(whole, tuple(int(n) for n in lens_text), fps)
+        if prefix is not None:
+            outside = [
+                (n, t) for n, (t, _, _) in zip(prefix.lens, whole, strict=True) if not 0 <= n < t
+            ]
+            if outside:
+                raise ValueError(
+                    f"a prefix of {outside[0][0]} patches along t leaves nothing to make of "
+                    f"{outside[0][1]}"
+                )
+        return cls(whole, tuple(int(n) for n in lens_text), fps, prefix=prefix)
 
     @property
     def device(self) -> torch.device:
@@ -116,8 +141,21 @@ class PackLayout:
         return torch.stack([p // (h * w), p // w % h, p % w], dim=-1)
 
     @cached_property
+    def in_prefix(self) -> Tensor:
+        """`bool [N]`: whether each token is given."""
+        if self.prefix is None:
+            return torch.zeros(self.num_tokens, dtype=torch.bool, device=self.device)
+        lens = torch.tensor(self.prefix.lens, device=self.device)
+        return self.coordinates[:, 0] < self.spread(lens)
+
+    @cached_property
     def self_attention(self) -> Packed:
         return Packed(self.lens, self.lens)
+
+    @cached_property
+    def causal_attention(self) -> Packed:
+        """As `self_attention`, but a token sees no later ones."""
+        return Packed(self.lens, self.lens, causal=True)
 
     @cached_property
     def cross_attention(self) -> Packed:

@@ -26,7 +26,12 @@ from models.checks import (
     check_positive,
     check_sizes,
 )
-from models.conditioning import NullText, SampleConditioning, TextConditioning
+from models.conditioning import (
+    NullText,
+    PrefixConditioning,
+    SampleConditioning,
+    TextConditioning,
+)
 from models.flops import Widths
 from models.layers import MLP, Linears, PlainLinears
 from models.modulation import AdaLN, FinalLayer, gated, modulated
@@ -63,6 +68,8 @@ class STDiTConfig:
     """Rank of the modulation (AdaLN-LoRA); 0: dense. See `models.modulation.AdaLN`."""
     null_text: NullText = "learned"
     """The token that stands for no text, as in guidance: learned, or zero."""
+    prefix: bool = False
+    """Whether it can be told that the first latent frames are given (image and video to video)."""
     rope_base_fps: float = 24.0
     absolute_positions: Literal["sincos", "none"] = "sincos"
     """Positions added to the tokens, besides the rotary ones."""
@@ -226,6 +233,7 @@ class STDiT(nn.Module):
         h = config.hidden_size
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
+        self.prefix = PrefixConditioning(h, linears) if config.prefix else None
         self.text = TextConditioning(text_dim, h, linears, null=config.null_text)
         self.condition = SampleConditioning(h, h, linears, shared=config.adaln_rank > 0)
         self.positions = RotaryPositions3D(h // config.num_heads, base_fps=config.rope_base_fps)
@@ -243,6 +251,7 @@ class STDiT(nn.Module):
         condition, shared = self.condition(c_noise, layout.fps, layout.text_mean(text))
         here = steps[0]
         x = self.embed(layout.switch(x, here, "embed"))
+        x = x if self.prefix is None else self.prefix(x, here)
         if self.config.absolute_positions == "sincos":
             size, base_fps = self.config.hidden_size, self.config.rope_base_fps
             x = x + sincos_positions(here, size, base_fps).to(x.dtype)

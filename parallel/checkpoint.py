@@ -113,12 +113,16 @@ def read_tensors(
     group: str,
     expected: Mapping[str, Tensor],
     store: TensorStore | None = None,
+    *,
+    change: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda tensors: tensors,
 ) -> dict[str, Tensor]:
     """A group of tensors, checked against the names and shapes that are `expected`.
 
+    `change` is what is done to them before.
+
     Raises `DataError` that lists every name that is missing, unknown, or of another shape.
     """
-    tensors = (store or SafetensorsStore()).load(path, group)
+    tensors = change((store or SafetensorsStore()).load(path, group))
     problems = [f"missing: {name}" for name in expected if name not in tensors]
     problems += [f"unknown: {name}" for name in tensors if name not in expected]
     problems += [

@@ -108,7 +108,7 @@ class PackShare(PackLayout):
 
     @classmethod
     def of(cls, whole: PackLayout, parts: int, part: int) -> "PackShare":
-        return cls(whole.grids, whole.lens_text, whole.fps, parts, part)
+        return cls(whole.grids, whole.lens_text, whole.fps, parts, part, prefix=whole.prefix)
 
     @cached_property
     def lens_by_part(self) -> tuple[Lens, ...]:
@@ -139,6 +139,10 @@ class PackShare(PackLayout):
     @cached_property
     def self_attention(self) -> ShardedPacked:
         return ShardedPacked.of(self.lens_by_part, self.lens_by_part, self.part)
+
+    @cached_property
+    def causal_attention(self) -> ShardedPacked:
+        return ShardedPacked.of(self.lens_by_part, self.lens_by_part, self.part, causal=True)
 
     def schedule(self, sublayers: Sequence[str]) -> list[PackLayout]:
         """Raises `ValueError` for spatial and temporal layers: an even part cuts through frames."""

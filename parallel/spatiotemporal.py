@@ -222,6 +222,7 @@ class Halves:
             self.channel.rank,
             held=held,
             halves=self,
+            prefix=whole.prefix,
         )
 
     def start(self, sublayers: Sequence[str]) -> GridShare:

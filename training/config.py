@@ -7,16 +7,20 @@ from typing import Literal
 from common.errors import ConfigError
 from common.rng import check_seed
 from dataloading.config import LoaderConfig
-from inference.config import SamplerConfig
+from inference.config import SamplerConfig, TokenSamplerConfig
+from models.autoregressive import AutoregressiveConfig
 from models.dit import DiTConfig
 from models.family import NetworkConfig
+from models.lora import LoRAConfig
 from models.objectives.config import ObjectiveConfig
 from models.power_ema import gamma_of
+from models.spec import DISCRETE
 from models.text.choose import TextConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig
 from models.tokenizers.hub import Precision
 from parallel.context import Comm
+from training.prefix import PrefixConfig
 
 
 @dataclass(kw_only=True)
@@ -104,6 +108,8 @@ class SamplesConfig:
     every: int = 0
     count: int = 4
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    tokens: TokenSamplerConfig = field(default_factory=TokenSamplerConfig)
+    """In place of `sampler`, of an autoregressive network."""
 
     def __post_init__(self) -> None:
         if self.every < 0:
@@ -187,12 +193,17 @@ class TrainConfig:
     packs_per_step: int = 1
     """Of all data-parallel ranks together."""
     text_dropout: float = 0.1
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
     ema_decay: float = 0.999
     power_ema: PowerEMAConfig = field(default_factory=PowerEMAConfig)
     precision: Literal["fp32", "bf16"] = "fp32"
     device: str = "auto"
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
+    checkpoint: str | None = None
+    """A run, or one of its checkpoints, whose averaged weights the network starts from."""
+    lora: LoRAConfig | None = None
+    """Trains small differences to these weights alone (LoRA), such as with lora.rank=16."""
     model: NetworkConfig = field(default_factory=DiTConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
@@ -215,7 +226,52 @@ class TrainConfig:
                 f"model.num_classes={self.model.num_classes}: shards carry captions and no class "
                 "labels; give model.num_classes=0"
             )
+        if self.lora is not None and self.checkpoint is None:
+            raise ConfigError(
+                f"lora.rank={self.lora.rank} adapts weights that are there: add checkpoint=RUN, "
+                "or use vfm finetune"
+            )
+        self._check_tokens()
+        self._check_prefix()
         if not 0 <= self.text_dropout < 1:
             raise ConfigError(f"text_dropout must lie in [0, 1), got {self.text_dropout}")
         if not 0 <= self.ema_decay < 1:
             raise ConfigError(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
+
+    def _check_tokens(self) -> None:
+        discrete = isinstance(self.model, AutoregressiveConfig)
+        if discrete != (self.objective.target == "next_token"):
+            raise ConfigError(
+                f"objective.target={self.objective.target} and model.kind={self.model.kind} do "
+                "not go together: an autoregressive network learns by objective=next_token, and "
+                "no other does"
+            )
+        if discrete and self.tokenizer.path is None and not self.tokenizer.fit.levels:
+            raise ConfigError(
+                "model.kind=autoregressive works on discrete tokens, and tokenizer.fit makes "
+                "continuous latents: " + DISCRETE
+            )
+
+    def _check_prefix(self) -> None:
+        lens = self.prefix.lens
+        if lens != [0] and isinstance(self.model, AutoregressiveConfig):
+            raise ConfigError(
+                f"prefix.shares={self.prefix.shares}: an autoregressive network goes on from any "
+                "beginning as it is; leave prefix out"
+            )
+        if lens != [0] and not self.model.prefix:
+            raise ConfigError(
+                f"prefix.shares={self.prefix.shares} gives samples their first frames, which this "
+                "network cannot be told: add model.prefix=true"
+            )
+        if lens == [0] and self.model.prefix:
+            raise ConfigError(
+                "model.prefix=true, but no sample is given frames: add the shares of samples that "
+                "are given 0, 1, 2, ... latent frames, such as prefix.shares=[0.5,0.3,0.2]"
+            )
+        if self.samples.every and 0 not in lens:
+            raise ConfigError(
+                f"samples.every={self.samples.every} makes videos from text alone, and "
+                f"prefix.shares={self.prefix.shares} trains none so: give samples.every=0, or the "
+                "first share something"
+            )

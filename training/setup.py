@@ -2,20 +2,23 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.errors import ConfigError
 from common.storage import atomic_folder
 from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
+from inference.loading import read_weights
 from models.family import NetworkConfig, reach_of
 from models.spec import ModelSpec
 from models.tokenizers.base import VideoTokenizer
 from models.tokenizers.fit import fit_tokenizer
 from models.tokenizers.load import load_tokenizer
 from models.tokenizers.recipe import RecipeConfig
+from parallel import checkpoint
 from training.config import TrainConfig
 
 OnStep = Callable[[int, float], None]
@@ -98,9 +101,49 @@ def check_reach(model: NetworkConfig, loader: PackedLoader) -> None:
         )
 
 
+def settings_of(path: str) -> dict[str, Any]:
+    """What a run that goes on from these weights takes from them, as values of `TrainConfig`.
+
+    Raises `DataError` naming what is missing or damaged.
+    """
+    folder = checkpoint.resolve(Path(path))
+    config = checkpoint.read_state(folder)["config"]
+    shapes = ("token_budget", "num_frames", "size", "resize", "fps")
+    return {
+        **{name: config[name] for name in ("model", "objective", "text", "prefix")},
+        "data": {name: config["data"][name] for name in shapes},
+        "tokenizer": {"path": str(folder / "tokenizer")},
+    }
+
+
+def start_from(network: nn.Module, path: Path) -> None:
+    """Gives the network the averaged weights of a run or checkpoint, adapters included.
+
+    What only this network has, to be told of given frames or of how hard a noise level is, keeps
+    its own beginning. Raises `DataError` that lists what is missing, unknown or of another shape.
+    """
+    folder = checkpoint.resolve(path)
+    spec = ModelSpec.from_json(checkpoint.read_state(folder)["spec"])
+    known = {"prefix": spec.model.prefix, "log_variance": spec.objective.log_variance}
+    expected = {
+        name: parameter
+        for name, parameter in network.named_parameters()
+        if known.get(name.split(".")[0], True)
+    }
+    tensors = read_weights(folder, "ema", spec, expected)
+    with torch.no_grad():
+        for name, parameter in expected.items():
+            parameter.copy_(tensors[name])
+
+
 def make_spec(config: TrainConfig, loader: PackedLoader) -> ModelSpec:
     """What a checkpoint must carry; generation defaults to what training mostly saw."""
     shape = loader.typical_shape()
     return ModelSpec(
-        model=config.model, objective=config.objective, text=config.text, **shape._asdict()
+        model=config.model,
+        objective=config.objective,
+        text=config.text,
+        lora=config.lora,
+        prefix_lens=config.prefix.lens,
+        **shape._asdict(),
     )

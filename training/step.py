@@ -11,8 +11,9 @@ from torch import Tensor
 from common import rng
 from dataloading.batch import Batch
 from models.encoding import Encoding
-from models.objectives.loss import Network, Objective, token_noise
-from models.pack import PackLayout
+from models.objectives.choose import AnyObjective
+from models.pack import PackLayout, Prefix
+from training.prefix import loss_mask
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,26 @@ def prepare(
     encoding: Encoding,
     dropped: Sequence[bool],
     share: Callable[[PackLayout], PackLayout] | None = None,
+    prefix: Prefix | None = None,
 ) -> Prepared:
     """Encodes frames and captions. Samples that are `dropped` lose their text (for guidance).
 
+    `prefix` says what is given of the samples, which then does not count in the loss.
     `share` says which part of the pack's tokens this rank holds; without one, all.
     """
     if batch.frames is None:
         raise ValueError("this trainer encodes frames; the batch holds none")
     kept = ["" if drop else caption for caption, drop in zip(batch.captions, dropped, strict=True)]
     text, lens_text = encoding.texts(kept)
-    layout = PackLayout.build(batch.grid.tolist(), lens_text, batch.fps.to(encoding.device))
+    if prefix is not None:
+        prefix = Prefix(prefix.lens, prefix.sigma.to(encoding.device))
+    fps = batch.fps.to(encoding.device)
+    layout = PackLayout.build(batch.grid.tolist(), lens_text, fps, prefix)
     clean = encoding.tokens(batch.frames)
     if clean.shape[0] != batch.num_tokens:
         raise ValueError(f"the plan says {batch.num_tokens} tokens, encoding {clean.shape[0]}")
-    mask = None if batch.loss_mask is None else batch.loss_mask.to(encoding.device)
+    mask = loss_mask(batch, prefix)
+    mask = None if mask is None else mask.to(encoding.device)
     if share is not None:
         layout = share(layout)
         clean = clean.index_select(0, layout.index)
@@ -60,29 +67,31 @@ def drop_text(seed: int, step: int, sample_ids: list[str], probability: float) -
     ).tolist()
 
 
-def draws(objective: Objective, seed: int, step: int, prepared: Prepared) -> tuple[Tensor, Tensor]:
-    """Noise levels `[n]` and noise `[N, p]` of this step."""
-    ids, device = prepared.sample_ids, prepared.clean.device
-    keys = rng.keys(seed, "sigma", step=step, sample_ids=ids).to(device)
-    sigma = objective.draw_sigma(keys, prepared.layout.grids)
-    keys = rng.keys(seed, "noise", step=step, sample_ids=ids).to(device)
-    return sigma, token_noise(keys, prepared.layout, prepared.clean.shape[1])
+def draws(objective: AnyObjective, seed: int, step: int, prepared: Prepared) -> tuple[Tensor, ...]:
+    """What the objective draws in this step: noise levels `[n]` and noise `[N, p]`, or nothing."""
+
+    def keys(purpose: str) -> Tensor:
+        keys = rng.keys(seed, purpose, step=step, sample_ids=prepared.sample_ids)
+        return keys.to(prepared.clean.device)
+
+    return objective.draws(keys, prepared.layout, prepared.clean.shape[1])
 
 
 def weighted_loss(
-    network: Network, objective: Objective, prepared: Prepared, sigma: Tensor, noise: Tensor
+    network: Any, objective: AnyObjective, prepared: Prepared, *drawn: Tensor
 ) -> Tensor:
     """Sum over the pack's tokens of the objective's losses, a scalar."""
-    error = objective.errors(network, prepared.clean, sigma, noise, prepared.text, prepared.layout)
-    weighted = objective.losses(network, error, sigma, prepared.layout)
+    weighted = objective.token_losses(
+        network, prepared.clean, prepared.text, prepared.layout, *drawn
+    )
     if prepared.loss_mask is not None:
         weighted = weighted * prepared.loss_mask
     return weighted.sum()
 
 
 def add_gradients(
-    network: Network,
-    objective: Objective,
+    network: Any,
+    objective: AnyObjective,
     packs: Iterable[Prepared],
     *,
     num_tokens: int,
@@ -98,14 +107,16 @@ def add_gradients(
     """
     total = 0.0
     for prepared in packs:
-        sigma, noise = draws(objective, seed, step, prepared)
+        drawn = draws(objective, seed, step, prepared)
         with autocast:
-            loss = weighted_loss(network, objective, prepared, sigma, noise)
+            loss = weighted_loss(network, objective, prepared, *drawn)
         (loss / num_tokens).backward()
         total += float(loss.detach())
     return total / num_tokens
 
 
-def num_loss_tokens(batches: Sequence[Batch]) -> int:
+def num_loss_tokens(batches: Sequence[Batch], prefixes: Sequence[Prefix | None]) -> int:
     """Tokens that count in the loss of a step, over all its packs."""
-    return sum(b.num_tokens if b.loss_mask is None else int(b.loss_mask.sum()) for b in batches)
+    masks = [loss_mask(b, prefix) for b, prefix in zip(batches, prefixes, strict=True)]
+    pairs = zip(batches, masks, strict=True)
+    return sum(b.num_tokens if mask is None else int(mask.sum()) for b, mask in pairs)

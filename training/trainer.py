@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,14 @@ from common.storage import write_atomic
 from dataloading.batch import Batch
 from dataloading.loader import PackedLoader
 from dataloading.state import merge_skipped
-from inference.generate import VideoShape, generate
+from inference.generate import generate
 from inference.loading import Generator
+from inference.shape import VideoShape
 from models.encoding import choose_device
 from models.initialize import initialize
-from models.objectives.loss import Objective
+from models.lora import add_lora, save_adapter
+from models.objectives.choose import make_objective
+from models.pack import Prefix
 from models.text.choose import make_text_encoder
 from models.tokenizers.base import mean_psnr_db
 from models.tokenizers.load import load_tokenizer
@@ -46,10 +50,11 @@ from training.optimizer import (
     make_optimizer,
     optimizer_tensors,
 )
+from training.prefix import draw_prefix
 from training.progress import RunProgress
 from training.ranks import Ranks
 from training.run_folder import RunFolder
-from training.setup import check_reach, compression_of, get_tokenizer, make_spec
+from training.setup import check_reach, compression_of, get_tokenizer, make_spec, start_from
 from training.step import Prepared, add_gradients, drop_text, num_loss_tokens, prepare
 from training.stop import StopRequest
 from training.validation import validate
@@ -78,7 +83,7 @@ class Trainer:
         self.folder = RunFolder(Path(config.output))
         self.resume_from = self.folder.resume_point(config)
         compression = compression_of(config, self.resume_from)
-        self.objective = Objective(config.objective)
+        self.objective = make_objective(config.objective)
         self.ranks = Ranks.join(topology, config.parallel, self.device)
         self.loader = PackedLoader(
             config.data,
@@ -157,8 +162,15 @@ class Trainer:
         self.encoding = self.spec.encoding(tokenizer, self.device, self.text)
         self.network = self.spec.network(self.encoding, self.ranks.attention(config.model))
         initialize(self.network, config.seed)
-        self.averaged = self.spec.network(self.encoding).eval().requires_grad_(False)
+        if config.checkpoint is not None and self.resume_from is None:
+            start_from(self.network, Path(config.checkpoint))
+        self.averaged = self.spec.network(self.encoding).eval()
+        if config.lora is not None:
+            for network in (self.network, self.averaged):
+                add_lora(network, config.lora, config.seed)
+        self.averaged.requires_grad_(False)
         self.parameters = dict(self.network.named_parameters())
+        self.trained = {n: p for n, p in self.parameters.items() if p.requires_grad}
         self.optimizer = make_optimizer(config.optimizer, self.network)
         self.ema = EMA(self.network.named_parameters(), config.ema_decay)
         self.power_ema = PowerEMA(self.network.named_parameters(), config.power_ema.widths)
@@ -171,11 +183,11 @@ class Trainer:
         state = checkpoint.read_state(path)
         self.step = state["step"]
         model = checkpoint.read_tensors(path, "model", self.parameters)
-        optimizer = checkpoint.read_tensors(path, "optimizer", expected_tensors(self.parameters))
+        optimizer = checkpoint.read_tensors(path, "optimizer", expected_tensors(self.trained))
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(model[name])
-        load_optimizer_tensors(self.optimizer, self.parameters, optimizer)
+        load_optimizer_tensors(self.optimizer, self.trained, optimizer)
         self.ema.load(checkpoint.read_tensors(path, "ema", self.ema.shadow))
         if self.power_ema.tracks:
             tracks = self.power_ema.tensors()
@@ -243,17 +255,18 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.zero_grad(set_to_none=True)
-        (num_tokens,) = self._whole(num_loss_tokens(batches))
+        prefixes = [draw_prefix(config.prefix, config.seed, step, b) for b in batches]
+        (num_tokens,) = self._whole(num_loss_tokens(batches, prefixes))
         loss = add_gradients(
             self.network,
             self.objective,
-            (self._prepare(batch) for batch in batches),
+            map(self._prepare, batches, prefixes),
             num_tokens=num_tokens,
             seed=config.seed,
             step=step,
             autocast=self._autocast(),
         )
-        for parameter in self.network.parameters():
+        for parameter in self.trained.values():
             # The null token has no gradient in a step that drops no text; the optimizer's state
             # must not depend on when it first had one.
             if parameter.grad is None:
@@ -278,10 +291,10 @@ class Trainer:
         self.power_ema.update(self.parameters, step + 1)
         return loss, grad_norm, lr
 
-    def _prepare(self, batch: Batch) -> Prepared:
+    def _prepare(self, batch: Batch, prefix: Prefix | None) -> Prepared:
         config = self.config
         dropped = drop_text(config.seed, self.step, batch.sample_ids, config.text_dropout)
-        return prepare(batch, self.encoding, dropped, self.ranks.share(config.model))
+        return prepare(batch, self.encoding, dropped, self.ranks.share(config.model), prefix)
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.precision == "bf16"
@@ -313,15 +326,15 @@ class Trainer:
 
     def _validate(self) -> None:
         self.ema.copy_to(self.averaged)
-        sigmas = self.config.validation.sigmas
+        sigmas, prefix = self.config.validation.sigmas, self.config.prefix
+        packs = self._validation_packs()
         with self._autocast():
-            result = validate(
-                self.averaged, self.objective, self.encoding, self._validation_packs(), sigmas
-            )
+            result = validate(self.averaged, self.objective, self.encoding, packs, sigmas, prefix)
         if result is not None:
             per_sigma = {f"{s:g}": v for s, v in result.per_sigma.items()}
             self.metrics.log(self.step, val_loss=result.loss, val_per_sigma=per_sigma)
-            self.progress.note(f"step {self.step}: held-out denoising error {result.loss:.4f}")
+            measure = self.objective.measure
+            self.progress.note(f"step {self.step}: held-out {measure} {result.loss:.4f}")
 
     def _sample(self) -> None:
         """Videos for the first captions of the validation set."""
@@ -338,7 +351,9 @@ class Trainer:
             height=self.spec.height,
             fps=self.spec.fps,
         )
-        made = generate(generator, prompts, shape, config.sampler, seed=self.config.seed)
+        made = generate(
+            generator, prompts, shape, config.sampler, tokens=config.tokens, seed=self.config.seed
+        )
         folder = self.folder.samples / f"step-{self.step:08d}"
         videos = {}
         for i, (prompt, video) in enumerate(zip(prompts, made, strict=True)):
@@ -362,7 +377,7 @@ class Trainer:
             tensors={
                 "model": self.parameters,
                 "ema": self.ema.shadow,
-                "optimizer": optimizer_tensors(self.optimizer, self.parameters),
+                "optimizer": optimizer_tensors(self.optimizer, self.trained),
                 **({"power_ema": tracks} if (tracks := self.power_ema.tensors()) else {}),
             },
             state={
@@ -374,6 +389,10 @@ class Trainer:
             config_yaml=self.config_yaml,
             folders={"tokenizer": self.encoding.tokenizer.save},
         )
+        if (lora := self.config.lora) is not None:
+            self.ema.copy_to(self.averaged)
+            save = partial(save_adapter, self.averaged, lora)
+            content = replace(content, folders={**content.folders, "adapter": save})
         checkpoint.save(self.folder.checkpoints, content)
         checkpoint.keep_last(self.folder.checkpoints, self.config.keep_checkpoints)
 

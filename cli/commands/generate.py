@@ -10,11 +10,15 @@ generate a video from a prompt
 usage: vfm generate checkpoint=PATH prompt="..." output=FILE.mp4 [KEY=VALUE ...]
 
 checkpoint is a run folder of `vfm pretrain` (its newest checkpoint is taken) or one of its
-checkpoints. Size, length and frame rate are those of the training unless given.
+checkpoints. Size, length and frame rate are those of the training unless given. A model that was
+trained with model.prefix=true goes on from an image, or from the first frames of a video.
 
 examples:
   vfm generate checkpoint=run prompt="A red jeep drives through a desert." output=jeep.mp4
   vfm generate checkpoint=run prompt="A fish" output=fish.mp4 seed=7 sampler.guidance_scale=4
+  vfm generate checkpoint=run prompt="A fish" output=fish.mp4 lora=tuned/adapter
+  vfm generate checkpoint=run prompt="It drives on." image=jeep.png output=on.mp4
+  vfm generate checkpoint=run prompt="It drives on." video=jeep.mp4 prefix_frames=9 output=on.mp4
   vfm generate checkpoint=run/checkpoints/step-00000500 prompt="A fish" output=fish.mp4
 """
 
@@ -37,14 +41,16 @@ def run(argv: list[str]) -> int:
     if Path(config.output).suffix != ".mp4":
         raise ConfigError(f"output={config.output} has no name before its .mp4; give FILE.mp4")
 
-    from inference.pipeline import generate_file, open_generator
+    from inference.pipeline import generate_file, open_request
 
-    generator, shape = open_generator(config)
+    request = open_request(config)
     if loaded.dry_run:
+        shape = request.shape
         size = (
             f"{shape.width}x{shape.height}, {shape.num_frames} frames at {shape.fps:g} per second"
         )
-        return show_plan(loaded, [f"video: {size}", f"model: as trained to step {generator.step}"])
-    path = generate_file(generator, shape, config, loaded.yaml)
+        step = request.generator.step
+        return show_plan(loaded, [f"video: {size}", f"model: as trained to step {step}"])
+    path = generate_file(request, config, loaded.yaml)
     print(f"{path}  ({path.with_suffix('.yaml')} holds the settings)")
     return 0

@@ -1,5 +1,11 @@
 """`vfm pretrain`: trains a video model from curated shards."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cli.config import Loaded
+    from training.config import TrainConfig
+
 HELP = """
 train a video model from curated shards
 
@@ -31,16 +37,20 @@ def schema() -> type:
 
 
 def run(argv: list[str]) -> int:
+    from cli.config import load
+    from training.config import TrainConfig
+
+    return train(load("pretrain", argv, TrainConfig, example=EXAMPLE))
+
+
+def train(loaded: "Loaded[TrainConfig]") -> int:
+    """The run of a resolved configuration."""
     from functools import partial
     from pathlib import Path
 
     from rich.console import Console
 
-    from cli.config import begin, load, show_plan
-    from training.config import TrainConfig
-
-    loaded = load("pretrain", argv, TrainConfig, example=EXAMPLE)
-
+    from cli.config import begin, show_plan
     from parallel.topology import Topology
     from training.trainer import Trainer
 

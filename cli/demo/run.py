@@ -33,8 +33,8 @@ from common.errors import NothingProduced
 from common.media import write_video
 from common.pages import LossPoint, ValPoint, duration
 from inference.config import SamplerConfig
-from inference.generate import VideoShape
 from inference.loading import Generator, load_generator
+from inference.shape import VideoShape
 from models.tokenizers.base import psnr_db
 from training.config import TrainConfig
 from training.metrics import read_metrics

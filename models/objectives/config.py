@@ -1,12 +1,12 @@
 """What can be asked of an objective: target, noise levels, weight of the loss."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from common.errors import ConfigError
 
-Target = Literal["edm", "flow", "v", "x0", "epsilon"]
+Target = Literal["edm", "flow", "v", "x0", "epsilon", "next_token"]
 NoiseKind = Literal["lognormal", "uniform", "mode"]
 WeightKind = Literal["output", "clean", "min_snr", "soft_min_snr"]
 
@@ -21,7 +21,8 @@ class ObjectiveConfig:
     """
 
     target: Target = "edm"
-    """What the network's output means, see `models.objectives.targets`."""
+    """What the network's output means, see `models.objectives.targets`. next_token is the one of an
+    autoregressive network, by cross-entropy; noise, weight and all else here are for the others."""
     sigma_data: float = 0.5
     """Standard deviation to which latents are brought."""
     noise: NoiseKind = "lognormal"
@@ -48,6 +49,14 @@ class ObjectiveConfig:
     """Learns how hard each level is, and divides by it (EDM2)."""
 
     def __post_init__(self) -> None:
+        if self.target == "next_token":
+            others = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+            if others != ["target"]:
+                others.remove("target")
+                raise ConfigError(
+                    f"objective.{others[0]}={getattr(self, others[0])} says nothing to "
+                    "objective.target=next_token: leave it out"
+                )
         for name in ("sigma_data", "p_std", "shift", "snr_gamma"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"objective.{name} must be positive, got {getattr(self, name)}")

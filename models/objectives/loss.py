@@ -15,6 +15,8 @@ from models.objectives.weights import weight
 from models.pack import Grid, PackLayout
 
 Network = Callable[[Tensor, Tensor, Tensor, PackLayout], Tensor]
+Keys = Callable[[str], Tensor]
+"""For a purpose, the key of each sample of a pack: `int64 [n, 2]`."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,21 @@ class Denoiser:
     precondition: Precondition
 
     def __call__(self, x: Tensor, sigma: Tensor, text: Tensor, layout: PackLayout) -> Tensor:
-        """`x [N, p]` = clean + sigma * noise, `sigma [n]`, `text [L, d]` to `[N, p]`."""
+        """`x [N, p]` = clean + sigma * noise, `sigma [n]`, `text [L, d]` to `[N, p]`.
+
+        Tokens of a prefix are to hold what is given, with its own noise; they come back as they
+        are.
+        """
         s = self.precondition(sigma)
-        spread = layout.spread
-        raw = self.network(spread(s.c_in)[:, None] * x, s.c_noise, text, layout)
-        return spread(s.c_skip)[:, None] * x + spread(s.c_out)[:, None] * raw
+        spread, prefix = layout.spread, layout.prefix
+        c_in = spread(s.c_in)
+        if prefix is not None:
+            # What is given has its own level.
+            own = spread(self.precondition(prefix.sigma.to(sigma)).c_in)
+            c_in = torch.where(layout.in_prefix, own, c_in)
+        raw = self.network(c_in[:, None] * x, s.c_noise, text, layout)
+        made = spread(s.c_skip)[:, None] * x + spread(s.c_out)[:, None] * raw
+        return made if prefix is None else torch.where(layout.in_prefix[:, None], x, made)
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,50 @@ class Objective:
         """`[n]` to `[n]`, for the squared error of the denoised data."""
         return weight(self.config, sigma, self.precondition(sigma))
 
+    @property
+    def measure(self) -> str:
+        """What a held-out error is."""
+        return "denoising error"
+
+    def draws(self, keys: Keys, layout: PackLayout, width: int) -> tuple[Tensor, ...]:
+        """What is random in a step: noise levels `[n]` and noise `[N, width]`."""
+        return (
+            self.draw_sigma(keys("sigma"), layout.grids),
+            token_noise(keys("noise"), layout, width),
+        )
+
+    def token_losses(
+        self,
+        network: Any,
+        clean: Tensor,
+        text: Tensor,
+        layout: PackLayout,
+        sigma: Tensor,
+        noise: Tensor,
+    ) -> Tensor:
+        """What each token adds to the loss, `[N]`."""
+        errors = self.errors(network, clean, sigma, noise, text, layout)
+        return self.losses(network, errors, sigma, layout)
+
+    def levels(self, sigmas: list[float]) -> list[float]:
+        """At which of `sigmas` held-out errors are told."""
+        return sigmas
+
+    def held_out(
+        self,
+        network: Network,
+        clean: Tensor,
+        text: Tensor,
+        layout: PackLayout,
+        level: float,
+        keys: Keys,
+    ) -> Tensor:
+        """Errors `[N]` of held-out tokens at one of `levels`."""
+        # By the level's value, so that the list it stands in changes nothing.
+        noise = token_noise(keys(f"validation at {level!r}"), layout, clean.shape[1])
+        sigma = torch.full((len(layout.grids),), level, device=clean.device)
+        return self.errors(network, clean, sigma, noise, text, layout)
+
     def errors(
         self,
         network: Network,
@@ -59,10 +115,16 @@ class Objective:
         text: Tensor,
         layout: PackLayout,
     ) -> Tensor:
-        """Unweighted squared error of the denoiser, mean over a token's features: `[N]`."""
-        noisy = clean + layout.spread(sigma)[:, None] * noise
+        """Unweighted squared error of the denoiser, mean over a token's features: `[N]`; 0 where
+        the token is given."""
+        level = layout.spread(sigma)
+        if layout.prefix is not None:
+            own = layout.spread(layout.prefix.sigma.to(sigma))
+            level = torch.where(layout.in_prefix, own, level)
+        noisy = clean + level[:, None] * noise
         denoiser = Denoiser(network, self.precondition)
-        return (denoiser(noisy, sigma, text, layout) - clean).square().mean(-1)
+        errors = (denoiser(noisy, sigma, text, layout) - clean).square().mean(-1)
+        return errors if layout.prefix is None else errors.masked_fill(layout.in_prefix, 0)
 
     def losses(self, network: Any, errors: Tensor, sigma: Tensor, layout: PackLayout) -> Tensor:
         """What each token adds to the loss, `[N]`, of its `errors [N]`.

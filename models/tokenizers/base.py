@@ -21,6 +21,8 @@ class VideoTokenizer(Protocol):
     """Pixels per latent along height and along width."""
     channels: int
     """Latent channels C."""
+    num_codes: int
+    """Codes that a place of the latents can have; 0 where they are continuous."""
 
     def encode(self, frames: Tensor) -> Tensor:
         """`uint8 [T, H, W, 3]` RGB to `float32 [C, t, h, w]`."""
@@ -37,6 +39,14 @@ class VideoTokenizer(Protocol):
 
     def decode_stream(self, latents: Iterable[Tensor]) -> Iterator[Tensor]:
         """Latents `float32 [C, k, h, w]` as they come to frames `uint8 [n, H, W, 3]`."""
+        ...
+
+    def codes(self, latents: Tensor) -> Tensor:
+        """Discrete latents `float32 [C, t, h, w]` to codes `int64 [t, h, w]`, below `num_codes`."""
+        ...
+
+    def from_codes(self, codes: Tensor) -> Tensor:
+        """`int64 [t, h, w]` to `float32 [C, t, h, w]`: inverts `codes`."""
         ...
 
     def equals(self, other: "VideoTokenizer") -> bool:

@@ -25,6 +25,7 @@ from common.errors import ConfigError, DataError
 from common.storage import write_atomic
 from models.tokenizers import haar
 from models.tokenizers.base import VideoTokenizer
+from models.tokenizers.discrete import codes_of, num_codes, quantized, values_of
 from models.tokenizers.layers import Attention, Block, ChannelNorm, Down, Stream, Up
 from models.tokenizers.pieces import Tile, latent_pieces, pieces, tiles
 
@@ -51,6 +52,9 @@ class CausalConfig:
     """Latents along the sides of a window of spatial attention."""
     attention_frames: int = 8
     """Latent frames that temporal attention sees, this one included."""
+    levels: list[int] = field(default_factory=list)
+    """Makes latents discrete: the values that each channel can have, such as [8,8,8,5,5,5] for six
+    channels and 64,000 codes. Empty: continuous. See `models.tokenizers.discrete`."""
     whitening: float = 0.25
     """1 gives every channel unit variance, 0 leaves their spread as the footage has it. Between
     the two, coarse structure weighs more than detail and is learned first."""
@@ -97,6 +101,16 @@ class CausalConfig:
             raise ConfigError(
                 f"tokenizer haar={self.haar} is smaller than a latent's block, which needs "
                 "encoder_blocks of at least 1"
+            )
+        if self.levels and (len(self.levels) != self.channels or min(self.levels) < 2):
+            raise ConfigError(
+                f"tokenizer levels={self.levels} must give each of channels={self.channels} a "
+                "number of values, at least 2"
+            )
+        if num_codes(self.levels) > 1 << 24:
+            raise ConfigError(
+                f"tokenizer levels={self.levels} make {num_codes(self.levels)} codes, more than "
+                "2^24: a network could not tell them apart"
             )
         if not 0 <= self.whitening <= 1:
             raise ConfigError(f"tokenizer whitening must lie in 0 to 1, got {self.whitening}")
@@ -276,6 +290,27 @@ class CausalTokenizer(nn.Module):
             video = video + haar.inverse(correction, *self._block, self.front, first=first)
         return video
 
+    def quantized(self, raw: Tensor) -> Tensor:
+        """Raw latents as they are decoded: on the grid where they are discrete."""
+        return quantized(raw, self.config.levels) if self.config.levels else raw
+
+    # Discrete latents
+
+    @property
+    def num_codes(self) -> int:
+        """Codes that a place of the latents can have; 0 where they are continuous."""
+        return num_codes(self.config.levels) if self.config.levels else 0
+
+    def codes(self, latents: Tensor) -> Tensor:
+        """`float32 [C, t, h, w]` to `int64 [t, h, w]`."""
+        raw = latents / self.scale[:, None, None, None] + self.shift[:, None, None, None]
+        return codes_of(raw, self.config.levels)
+
+    def from_codes(self, codes: Tensor) -> Tensor:
+        """`int64 [t, h, w]` to `float32 [C, t, h, w]`: inverts `codes`."""
+        raw = values_of(codes, self.config.levels, self.shift.dtype)
+        return (raw - self.shift[:, None, None, None]) * self.scale[:, None, None, None]
+
     # Whole videos and streams of them
 
     def encode(self, frames: Tensor) -> Tensor:
@@ -302,6 +337,7 @@ class CausalTokenizer(nn.Module):
                 stream = streams.setdefault(tile, Stream(keeps=True))
                 pixels = to_pixels(part[tile.seen(self.spatial)].to(self.mean.device))
                 raw, _ = self.posterior(pixels[None], stream, first=i == 0)
+                raw = self.quantized(raw)
                 out[:, *tile.at()] = raw[0][:, *tile.inside()]
             yield (out - self.shift[:, None, None, None]) * self.scale[:, None, None, None]
 

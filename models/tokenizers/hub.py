@@ -32,6 +32,8 @@ class HubTokenizer:
     at all frames at once, so its streams collect the whole video first (`streams` says which).
     """
 
+    num_codes = 0
+
     def __init__(self, model: Any, source: str, precision: Precision = "fp32") -> None:
         """Args:
             model: an autoencoder of `CLASSES`.
@@ -133,6 +135,12 @@ class HubTokenizer:
                 video = _unpatchify(video, model.config.patch_size)
             yield to_bytes(video[0].float())
         model.clear_cache()
+
+    def codes(self, latents: Tensor) -> Tensor:
+        raise ValueError(f"{self.source}: the latents of a {self.name} are continuous")
+
+    def from_codes(self, codes: Tensor) -> Tensor:
+        raise ValueError(f"{self.source}: the latents of a {self.name} are continuous")
 
     def _pixels(self, frames: Tensor) -> Tensor:
         return to_pixels(frames.to(self.device))[None].to(_DTYPES[self.precision])

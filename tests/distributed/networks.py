@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.attention import Attention, local_attention
 from models.family import NetworkConfig, build_network
-from models.pack import Grid, PackLayout
+from models.pack import Grid, PackLayout, Prefix
 from models.stdit import ATTENTIONS, STDiTConfig
 from parallel.collectives import Channel
 from parallel.context import Comm, ContextAttention
@@ -27,6 +27,8 @@ class Pack:
     grids: tuple[Grid, ...]
     lens_text: tuple[int, ...]
     fps: tuple[float, ...]
+    prefix: tuple[int, ...] = ()
+    """Frames that are given of each."""
 
 
 PACKS = {
@@ -35,6 +37,7 @@ PACKS = {
     "one token": Pack(((1, 1, 1),), (3,), (0.0,)),  # most ranks have nothing at all
     "even": Pack(((4, 2, 4), (4, 4, 2)), (2, 3), (24.0, 12.0)),
     "uneven": Pack(((5, 2, 7), (7, 3, 3)), (2, 0), (24.0, 12.0)),
+    "given frames": Pack(((3, 4, 5), (4, 3, 3)), (5, 2), (24.0, 8.0), (2, 1)),
     "image": Pack(((1, 5, 6),), (4,), (0.0,)),
     "long and thin": Pack(((17, 1, 1),), (4,), (24.0,)),
 }
@@ -107,7 +110,8 @@ def compare(
     config: NetworkConfig, pack: Pack, ulysses: int, ring: int, comms: Sequence[Comm]
 ) -> Comparison:
     """This rank's part of a network's step against the same in one process."""
-    whole = PackLayout.build(pack.grids, pack.lens_text, torch.tensor(pack.fps))
+    prefix = Prefix(pack.prefix, torch.full((len(pack.grids),), 0.2)) if pack.prefix else None
+    whole = PackLayout.build(pack.grids, pack.lens_text, torch.tensor(pack.fps), prefix)
     generator = torch.Generator().manual_seed(1)
     n = whole.num_tokens
     x, weight = (torch.randn(n, TOKEN_DIM, generator=generator).double() for _ in range(2))

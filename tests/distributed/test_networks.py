@@ -1,5 +1,6 @@
 """Gloo tier: every network, over the ranks in every way, on packs of every kind."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,3 +60,12 @@ def test_outputs_and_gradients_are_those_of_one_process(worlds, name, size):
     worst = {case: max(errors[case] for errors in by_rank) for case in by_rank[0]}
     print(f"{name} over {size}: {len(worst)} cases, worst {max(worst.values()):.1e}")
     assert {case: error for case, error in worst.items() if error > 1e-12} == {}
+
+
+@pytest.mark.parametrize("size", list(WAYS))
+@pytest.mark.parametrize("name", ["dit", "moviegen", "stdit in zig-zag"])
+def test_samples_whose_beginning_is_given(worlds, name, size):
+    config = replace(NETWORKS[name], prefix=True)
+    for ulysses, ring, comm in WAYS[size]:
+        results = worlds[size].run(compare, config, PACKS["given frames"], ulysses, ring, [comm])
+        assert max(result.worst for result in results) <= 1e-12

@@ -7,8 +7,9 @@ import torch
 
 from common.errors import ConfigError
 from inference.config import GenerateConfig, SamplerConfig
-from inference.generate import VideoShape, check_shape, generate
+from inference.generate import generate
 from inference.loading import Generator
+from inference.shape import VideoShape, check_shape
 from models.dit import DiTConfig
 from models.initialize import initialize
 from models.objectives.config import ObjectiveConfig

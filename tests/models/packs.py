@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from models.pack import PackLayout
+from models.pack import PackLayout, Prefix
 
 GRIDS = [(3, 2, 4), (1, 4, 2), (2, 2, 2)]
 LENS_TEXT = [3, 0, 5]
@@ -13,11 +13,14 @@ TOKEN_DIM, TEXT_DIM = 12, 16
 
 
 def make_pack(
-    lens_text: list[int] = LENS_TEXT, dtype: torch.dtype = torch.float64
+    lens_text: list[int] = LENS_TEXT,
+    dtype: torch.dtype = torch.float64,
+    prefix_lens: tuple[int, ...] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, PackLayout]:
     """Tokens, noise levels, text and layout of three samples that differ in all of them."""
+    prefix = None if prefix_lens is None else Prefix(prefix_lens, torch.tensor([0.3, 0.1, 0.0]))
     torch.manual_seed(0)
-    layout = PackLayout.build(GRIDS, lens_text, torch.tensor([24.0, 0.0, 12.0]))
+    layout = PackLayout.build(GRIDS, lens_text, torch.tensor([24.0, 0.0, 12.0]), prefix)
     x = torch.randn(layout.num_tokens, TOKEN_DIM, dtype=dtype)
     text = torch.randn(sum(lens_text), TEXT_DIM, dtype=dtype)
     return x, torch.tensor([-0.5, 0.1, 0.7], dtype=dtype), text, layout
@@ -48,12 +51,7 @@ def assert_packs_as_alone(
     def alone(x: Tensor, text: Tensor) -> Tensor:
         texts = text.split(list(layout.lens_text))
         pieces = [
-            model(
-                piece,
-                c_noise[i : i + 1],
-                texts[i],
-                PackLayout.build([layout.grids[i]], [layout.lens_text[i]], layout.fps[i : i + 1]),
-            )
+            model(piece, c_noise[i : i + 1], texts[i], layout_alone(layout, i))
             for i, piece in enumerate(x.split(layout.lens))
         ]
         return torch.cat(pieces)
@@ -65,6 +63,14 @@ def assert_packs_as_alone(
     check_close(packed, single, "output")
     for name, gradient in packed_grads.items():
         check_close(gradient, single_grads[name], f"gradient of {name}")
+
+
+def layout_alone(layout: PackLayout, i: int) -> PackLayout:
+    """Of sample i of a pack."""
+    prefix, here = layout.prefix, slice(i, i + 1)
+    if prefix is not None:
+        prefix = Prefix(prefix.lens[here], prefix.sigma[here])
+    return PackLayout.build(layout.grids[here], layout.lens_text[here], layout.fps[here], prefix)
 
 
 def check_close(found: Tensor, wanted: Tensor, what: str) -> None:

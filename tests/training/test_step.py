@@ -130,8 +130,8 @@ def test_masked_tokens_count_nothing():
 def test_tokens_that_count_are_those_of_all_packs():
     whole = make_batch(None)
     masked = make_batch(torch.tensor([1, 0, 0, 1, 1, 0]))
-    assert num_loss_tokens([whole]) == 6
-    assert num_loss_tokens([whole, masked, whole]) == 15
+    assert num_loss_tokens([whole], [None]) == 6
+    assert num_loss_tokens([whole, masked, whole], [None] * 3) == 15
 
 
 def make_batch(loss_mask: torch.Tensor | None) -> Batch:
@@ -163,7 +163,8 @@ def test_a_step_of_the_trainer(make_config, monkeypatch):
     seen, norms = [], []
     inner_prepare, inner_step = prepare, trainer_module.Trainer._step
 
-    def spying(batch, encoding, dropped, share):
+    def spying(batch, encoding, dropped, share, prefix):
+        assert prefix is None
         seen.append((batch, dropped, inner_prepare(batch, encoding, dropped, share)))
         return seen[-1][2]
 
@@ -178,8 +179,9 @@ def test_a_step_of_the_trainer(make_config, monkeypatch):
             assert [n == 0 for n in prepared.layout.lens_text] == dropped
         one = concatenated(seen[0][2], seen[1][2])
         total = weighted_loss(network, OBJECTIVE, one, *draws(OBJECTIVE, config.seed, step, one))
-        (total / num_loss_tokens(batches)).backward()
-        assert num_loss_tokens(batches) == one.layout.num_tokens
+        num_tokens = num_loss_tokens(batches, [None, None])
+        (total / num_tokens).backward()
+        assert num_tokens == one.layout.num_tokens
         assert loss == pytest.approx(float(total.detach()) / one.layout.num_tokens, rel=1e-4)
         grads = [p.grad for p in network.parameters() if p.grad is not None]
         assert grad_norm == pytest.approx(float(torch.nn.utils.get_total_norm(grads)), rel=1e-3)

@@ -16,8 +16,9 @@ import yaml
 from cli.schema import plain
 from common.errors import ConfigError, DataError
 from inference.config import SamplerConfig
-from inference.generate import VideoShape, generate
+from inference.generate import generate
 from inference.loading import load_generator
+from inference.shape import VideoShape
 from models.objectives.config import ObjectiveConfig
 from models.objectives.loss import Objective
 from parallel import checkpoint
