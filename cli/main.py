@@ -46,6 +46,7 @@ _ORDER = (
     "tokenizer",
     "pretrain",
     "finetune",
+    "convert",
     "generate",
     "data",
     "view",

@@ -29,6 +29,9 @@ class Batch:
     """`uint8 [T, H, W, 3]` each, RGB, to be encoded on the device."""
     latents: list[Tensor] | None = None
     """`float32 [C, T, H, W]` each, where the shards hold them."""
+    actions: list[Tensor | None] | None = None
+    """`float32 [T, a]` each, an action for each frame, where they are asked for; None for a sample
+    without."""
     text: Tensor | None = None
     """`float32 [L, d]`: all captions' embeddings end to end, where they are precomputed."""
     cu_seqlens_text: Tensor | None = None

@@ -109,6 +109,10 @@ class LoaderConfig:
     """
     fps: float | None = None
     """Frames per second of the windows; none takes each clip's own."""
+    action_dim: int = 0
+    """Numbers of an action. More than 0: `actions` in a clip's JSON are read, a list for each frame
+    of the clip, or one for all of it; a clip may have none.
+    """
     seed: int = 0
     shuffle_shards: int = 8
     """Clips are shuffled inside blocks of this many (shuffled) shards; reads stay in these."""
@@ -166,6 +170,7 @@ class LoaderConfig:
         ):
             self._at_least(name, 1)
         self._at_least("cache_bytes", 0)
+        self._at_least("action_dim", 0)
         self._at_least("max_bad_clips", 0)
         if not self.storage_timeout_s > 0:
             raise ConfigError(f"storage_timeout_s is {self.storage_timeout_s}, must be positive")

@@ -220,6 +220,7 @@ class PackedLoader(IterableDataset[Batch]):
                 seed=self.config.seed,
                 cache_bytes=self.config.cache_bytes,
                 watch=self._watch,
+                action_dim=self.config.action_dim,
             )
         if self._peers is not None:
             self._sharing = Sharing(self._peers, self._share, self._reader)
@@ -343,6 +344,7 @@ class PackedLoader(IterableDataset[Batch]):
             ],
             captions=[w.caption for w in windows],
             frames=[w.frames for w in windows],
+            actions=[w.actions for w in windows] if self.config.action_dim else None,
             start_s=torch.tensor([w.start_s for w in windows], dtype=torch.float64),
             pack_index=index,
         )

@@ -15,6 +15,7 @@ from dataloading.threads import StorageWatch
 from dataloading.windows import (
     FrameCache,
     Frames,
+    Told,
     WindowSpec,
     decode_span,
     decode_window,
@@ -31,6 +32,8 @@ class Window:
     caption: str
     start_s: float
     fps: float
+    actions: Tensor | None = None
+    """`float32 [T, a]`, one for each frame; None where the clip has none."""
 
 
 class WindowReader:
@@ -44,8 +47,11 @@ class WindowReader:
         seed: int,
         cache_bytes: int,
         watch: StorageWatch,
+        action_dim: int = 0,
     ) -> None:
-        """`stages`: the windows in each stage of the curriculum. `watch` hears of every read."""
+        """`stages`: the windows in each stage of the curriculum. `watch` hears of every read.
+        `action_dim`: of the actions that are read, 0 for none."""
+        self._action_dim = action_dim
         self._table = table
         self._stages = stages
         self._seed = seed
@@ -62,44 +68,52 @@ class WindowReader:
                 spec.span_bytes,
                 lambda: self._decoded(clip, spec, whole_span=True),
             )
-            frames, caption = kept or self._decoded(clip, spec, whole_span=False)
+            frames, told = kept or self._decoded(clip, spec, whole_span=False)
             rgb = frames.at(spec.times_s, spec.period_s)
+            return self._window(sample, clip.clip_id, spec, rgb, told)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
-        return self._window(sample, clip.clip_id, spec, rgb, caption)
 
     def num_bytes(self, sample: Sample) -> int:
         """What `fetch` reads of it, by the index."""
         return int(self._table.num_bytes[sample.ordinal])
 
-    def fetch(self, sample: Sample) -> tuple[bytes, str]:
-        """The clip's file and its caption. Raises as `read_members`."""
+    def fetch(self, sample: Sample) -> tuple[bytes, Told]:
+        """The clip's file and what is told of it. Raises as `read_members`."""
         clip = self._table.location(sample.ordinal)
         try:
             return self._members(clip)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
 
-    def decode(self, sample: Sample, video: bytes, caption: str) -> Window:
+    def decode(self, sample: Sample, video: bytes, told: Told) -> Window:
         """The window out of what `fetch` gave. Raises as `read`."""
         clip = self._table.location(sample.ordinal)
         spec = self._spec(sample, clip.clip_id)
         try:
             rgb = decode_window(video, spec).at(spec.times_s, spec.period_s)
+            return self._window(sample, clip.clip_id, spec, rgb, told)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
-        return self._window(sample, clip.clip_id, spec, rgb, caption)
 
     def _window(
-        self, sample: Sample, clip_id: str, spec: WindowSpec, rgb: np.ndarray, caption: str
+        self, sample: Sample, clip_id: str, spec: WindowSpec, rgb: np.ndarray, told: Told
     ) -> Window:
+        actions, num_frames = told.actions, int(self._table.num_frames[sample.ordinal])
+        if actions is not None and len(actions) not in (1, num_frames):
+            raise MediaError(
+                "bad_actions",
+                f"there are {len(actions)} actions for {num_frames} frames: give one for all of "
+                "the clip, or one for each frame",
+            )
         fps = float(self._stages[sample.stage].fps[sample.ordinal])
         return Window(
             clip_id=clip_id,
             frames=torch.from_numpy(rgb),
-            caption=caption,
+            caption=told.caption,
             start_s=float(spec.times_s[0]),
             fps=fps if len(spec.times_s) > 1 else 0.0,
+            actions=None if actions is None else _actions_at(actions, spec),
         )
 
     def _spec(self, sample: Sample, clip_id: str) -> WindowSpec:
@@ -121,12 +135,18 @@ class WindowReader:
             size=(int(windows.size[n, 0]), int(windows.size[n, 1])),
         )
 
-    def _members(self, clip: ClipLocation) -> tuple[bytes, str]:
+    def _members(self, clip: ClipLocation) -> tuple[bytes, Told]:
         with self._watch.reading(clip.shard):
-            return read_members(clip)
+            return read_members(clip, self._action_dim)
 
     def _decoded(
         self, clip: ClipLocation, spec: WindowSpec, *, whole_span: bool
-    ) -> tuple[Frames, str]:
-        video, caption = self._members(clip)
-        return (decode_span if whole_span else decode_window)(video, spec), caption
+    ) -> tuple[Frames, Told]:
+        video, told = self._members(clip)
+        return (decode_span if whole_span else decode_window)(video, spec), told
+
+
+def _actions_at(actions: list[list[float]], spec: WindowSpec) -> Tensor:
+    """Those of the frames that a window shows, `float32 [T, a]`."""
+    frame = np.rint(spec.times_s / spec.period_s).astype(np.int64).clip(0, len(actions) - 1)
+    return torch.tensor(actions, dtype=torch.float32)[torch.from_numpy(frame)]

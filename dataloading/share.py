@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from common.errors import ConfigError, DataError, MediaError
 from dataloading.batch import Batch
 from dataloading.reader import Window, WindowReader
 from dataloading.sources import Sample
+from dataloading.windows import Told
 
 FORMS = ("compressed", "decoded")
 _HEAD = struct.Struct("<Q")
@@ -74,8 +76,8 @@ class Sharing:
         """
         try:
             if self._form == "compressed":
-                video, caption = self._reader.fetch(sample)
-                return _packed({"caption": caption}, video)
+                video, told = self._reader.fetch(sample)
+                return _packed(asdict(told), video)
             window = self._reader.read(sample)
         except MediaError as error:
             return _packed({"bad": [error.reason, error.detail]}, b"")
@@ -87,6 +89,7 @@ class Sharing:
             "start_s": window.start_s,
             "fps": window.fps,
             "shape": list(window.frames.shape),
+            "actions": None if window.actions is None else window.actions.tolist(),
         }
         return _packed(about, window.frames.contiguous().numpy().tobytes())
 
@@ -109,7 +112,8 @@ class Sharing:
     def verify(self, batch: Batch) -> None:
         """Compares a digest of the whole batch over the group. Raises `DataError` naming ranks."""
         digest = hashlib.sha256(repr((batch.sample_ids, batch.captions)).encode())
-        for tensor in (batch.grid, batch.cu_seqlens, batch.fps, *(batch.frames or [])):
+        actions = [a for a in batch.actions or [] if a is not None]
+        for tensor in (batch.grid, batch.cu_seqlens, batch.fps, *(batch.frames or []), *actions):
             digest.update(tensor.contiguous().numpy().tobytes())
         all_digests = self._peers.all_gather(digest.digest())
         if len(set(all_digests)) > 1:
@@ -125,11 +129,13 @@ class Sharing:
             if "bad" in about:
                 return MediaError(*about["bad"])
             if self._form == "compressed":
-                return self._reader.decode(sample, content, about["caption"])
+                return self._reader.decode(sample, content, Told(**about))
         except MediaError as error:
             return error
         frames = np.frombuffer(bytearray(content), dtype=np.uint8).reshape(about.pop("shape"))
-        return Window(frames=torch.from_numpy(frames), **about)
+        actions = about.pop("actions")
+        actions = None if actions is None else torch.tensor(actions, dtype=torch.float32)
+        return Window(frames=torch.from_numpy(frames), actions=actions, **about)
 
 
 def _packed(about: dict[str, Any], content: bytes) -> bytes:

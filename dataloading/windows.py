@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import isfinite
+from typing import Any
 
 import numpy as np
 
@@ -76,11 +78,22 @@ class Frames:
         return self.rgb[index]
 
 
-def read_members(clip: ClipLocation) -> tuple[bytes, str]:
-    """The clip's video file and its caption, by one range read each.
+@dataclass(frozen=True)
+class Told:
+    """What a clip's JSON says of it."""
+
+    caption: str
+    actions: list[list[float]] | None = None
+    """One for all of the clip, or one for each of its frames."""
+
+
+def read_members(clip: ClipLocation, action_dim: int = 0) -> tuple[bytes, Told]:
+    """The clip's video file, and its caption and actions (`action_dim` numbers each; 0: none are
+    read), by one range read each.
 
     Raises:
-        MediaError: `missing_member` where the shard holds something else there; `no_caption`.
+        MediaError: `missing_member` where the shard holds something else there; `no_caption`;
+            `bad_actions` where there are some, and of another form.
         DataError: where the shard itself cannot be read, which no other clip would mend.
     """
     try:
@@ -90,12 +103,31 @@ def read_members(clip: ClipLocation) -> tuple[bytes, str]:
     except OSError as error:
         raise DataError(f"cannot read {clip.shard}: {error.strerror or error}") from error
     try:
-        caption = json.loads(text).get("caption")
+        about = json.loads(text)
+        caption, actions = about.get("caption"), about.get("actions") if action_dim else None
     except (ValueError, AttributeError) as error:
         raise MediaError("bad_json", f"{clip.clip_id}.json is no JSON object: {error}") from None
     if not isinstance(caption, str):
         raise MediaError("no_caption", f"{clip.clip_id}.json has no text under 'caption'")
-    return video, caption
+    if actions is not None and not _are_actions(actions, action_dim):
+        raise MediaError(
+            "bad_actions",
+            f"{clip.clip_id}.json has under 'actions' no list of lists of {action_dim} numbers",
+        )
+    return video, Told(caption, actions)
+
+
+def _are_actions(actions: Any, dim: int) -> bool:
+    return (
+        isinstance(actions, list)
+        and len(actions) > 0
+        and all(isinstance(row, list) and len(row) == dim for row in actions)
+        and all(
+            isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x)
+            for row in actions
+            for x in row
+        )
+    )
 
 
 def _member(handle: int, clip: ClipLocation, suffix: str, offset: int, num_bytes: int) -> bytes:
@@ -188,13 +220,14 @@ class FrameCache:
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
-        self._entries: dict[Hashable, Future[tuple[Frames, str]]] = {}
+        self._entries: dict[Hashable, Future[tuple[Frames, Told]]] = {}
         self._lock = threading.Lock()
 
     def get(
-        self, span: Hashable, num_bytes: int, decode: Callable[[], tuple[Frames, str]]
-    ) -> tuple[Frames, str] | None:
-        """Frames and caption of a clip's span, decoded if new; none where there is no room for it.
+        self, span: Hashable, num_bytes: int, decode: Callable[[], tuple[Frames, Told]]
+    ) -> tuple[Frames, Told] | None:
+        """Frames of a clip's span and what is told of it, decoded if new; none where there is no
+        room for it.
 
         `num_bytes` is what they are expected to take. If they take more, as where frames lie denser
         than the clip's rate says, and there is no room for that, they are given but not kept.

@@ -1,11 +1,11 @@
 """What can be asked of `vfm generate`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from common.errors import ConfigError, nearest
 from common.rng import check_seed
-from inference.samplers import SAMPLERS
+from inference.samplers import SAMPLERS, Path
 from models.power_ema import gamma_of
 
 
@@ -45,6 +45,25 @@ class SamplerConfig:
             raise ConfigError(
                 f"sampler.guidance_scale must lie in 0 to 1000, got {self.guidance_scale}"
             )
+
+    def path(self, target: str) -> Path:
+        """Along what a model of this target is sampled.
+
+        Raises `ConfigError` for settings that say nothing there.
+        """
+        by_itself = "flow" if target == "flow" else "karras"
+        schedule = by_itself if self.schedule == "auto" else self.schedule
+        if schedule == "karras":
+            return "edm"
+        for one in fields(self):
+            if one.name in ("sigma_min", "sigma_max", "rho"):
+                value = getattr(self, one.name)
+                if value != one.default:
+                    raise ConfigError(
+                        f"sampler.{one.name}={value} is of sampler.schedule=karras, and the "
+                        "steps here are flow matching's: leave it out, or give that schedule"
+                    )
+        return "flow"
 
 
 @dataclass(kw_only=True)
@@ -92,6 +111,9 @@ class GenerateConfig:
     """A picture that is the first frame; of a model trained with `model.prefix`."""
     video: str | None = None
     """A video whose first frames are the first."""
+    actions: str | None = None
+    """A JSON file with a list of numbers for each frame, or one for all: what is done in them; of a
+    model trained with `model.action_dim`."""
     prefix_frames: int | None = None
     """How many of them; null: the most that the model has learned to go on from."""
     prefix_sigma: float = 0.0

@@ -44,12 +44,13 @@ def generate(
     seed: int,
     on_step: Callable[[int], None] | None = None,
     given: Given | None = None,
+    actions: Tensor | None = None,
 ) -> list[Generated]:
     """One video per prompt, all in one pack.
 
     The noise of video i is a function of (seed, i) alone, so a video does not depend on which
     others are made beside it. All begin with what is `given`. A diffusion network makes them by
-    `sampler`, an autoregressive one by `tokens`.
+    `sampler`, an autoregressive one by `tokens`. In all is done what `actions` `[T, a]` say.
 
     Raises:
         ConfigError: where the shape does not divide into tokens; it names the nearest that does.
@@ -61,7 +62,8 @@ def generate(
     fps = torch.full((n,), shape.fps if shape.num_frames > 1 else 0.0)
     diffuses = not isinstance(generator.network, Autoregressive)
     prefix = given.prefix(n) if given is not None and diffuses else None
-    layout = encoding.layout([latent] * n, lens_text, fps, prefix)
+    told = encoding.actions([actions] * n, [latent[1] // encoding.patch[0]] * n)
+    layout = encoding.layout([latent] * n, lens_text, fps, prefix, told)
     keys = rng.keys(seed, "generate", step=0, sample_ids=[str(i) for i in range(n)])
     keys = keys.to(encoding.device)
     if isinstance(generator.network, Autoregressive):
@@ -95,8 +97,7 @@ def schedule(
     sampler: SamplerConfig, objective: ObjectiveConfig, grid: Grid
 ) -> tuple[list[float], Path]:
     """Noise levels of the steps, and the coordinates in which they are made."""
-    name = sampler.schedule
-    if name == "flow" or (name == "auto" and objective.target == "flow"):
+    if sampler.path(objective.target) == "flow":
         return flow_sigmas(sampler.num_steps, shift_of(objective, grid)), "flow"
     levels = karras_sigmas(sampler.num_steps, sampler.sigma_min, sampler.sigma_max, sampler.rho)
     return levels, "edm"

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from inference.samplers import Denoise
 from models.objectives.loss import Denoiser
-from models.pack import PackLayout, Prefix
+from models.pack import Actions, PackLayout, Prefix
 
 
 def guided(
@@ -27,12 +27,13 @@ def guided(
     n = len(layout.grids)
     if scale == 1.0:
         return lambda x, sigma: denoiser(x, x.new_full((n,), sigma), text, layout)
-    prefix = layout.prefix
+    prefix, actions = layout.prefix, layout.actions
     both = PackLayout(
         layout.grids * 2,
         layout.lens_text + (0,) * n,
         layout.fps.repeat(2),
         prefix=None if prefix is None else Prefix(prefix.lens * 2, prefix.sigma.repeat(2)),
+        actions=actions and Actions(actions.values.repeat(2, 1), actions.given * 2),
     )
 
     if null_label is not None:

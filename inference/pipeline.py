@@ -7,10 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
+from torch import Tensor
 
 from common.errors import ConfigError
 from common.media import write_video
 from common.storage import write_atomic
+from inference.actions import read_actions
 from inference.config import GenerateConfig, SamplerConfig, TokenSamplerConfig
 from inference.generate import generate
 from inference.loading import Generator, load_generator
@@ -27,6 +29,8 @@ class Request:
     shape: VideoShape
     given: Given | None
     """What the video begins with."""
+    actions: Tensor | None = None
+    """What is done in its frames."""
 
 
 def open_request(config: GenerateConfig) -> Request:
@@ -56,11 +60,11 @@ def open_request(config: GenerateConfig) -> Request:
         fps=config.fps or spec.fps,
     )
     check_shape(generator, shape)
-    _check_samplers(config, discrete=generator.encoding.discrete)
+    _check_samplers(config, spec.objective.target)
     frames, given = read_given(config, generator, shape), None
     if frames is not None:
         given = Given.of(frames, generator.encoding, config.prefix_sigma)
-    return Request(generator, shape, given)
+    return Request(generator, shape, given, read_actions(config, generator, shape))
 
 
 def generate_file(request: Request, config: GenerateConfig, config_yaml: str) -> Path:
@@ -80,6 +84,7 @@ def generate_file(request: Request, config: GenerateConfig, config_yaml: str) ->
             tokens=config.tokens,
             seed=config.seed,
             given=request.given,
+            actions=request.actions,
             on_step=lambda done: bars.update(bar, completed=done),
         )
     path = Path(config.output)
@@ -88,8 +93,11 @@ def generate_file(request: Request, config: GenerateConfig, config_yaml: str) ->
     return path
 
 
-def _check_samplers(config: GenerateConfig, *, discrete: bool) -> None:
-    """Refuses settings of the sampler that this model has no use for."""
+def _check_samplers(config: GenerateConfig, target: str) -> None:
+    """Refuses settings of the sampler that a model of this target has no use for."""
+    discrete = target == "next_token"
+    if not discrete:
+        config.sampler.path(target)
     if discrete and config.prefix_sigma:
         raise ConfigError(
             f"prefix_sigma={config.prefix_sigma}: an autoregressive model holds to what is given "

@@ -73,6 +73,10 @@ class AutoregressiveConfig:
             eps=EPS,
         )
 
+    @property
+    def action_dim(self) -> int:
+        return 0
+
     def flops(
         self, *, grids: Sequence[Grid], lens_text: Sequence[int], num_codes: int, text_dim: int
     ) -> Flops:

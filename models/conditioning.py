@@ -117,6 +117,40 @@ class PrefixConditioning(nn.Module):
         return x + self.mask(torch.stack([mask, mask * layout.spread(sigma / (1 + sigma))], -1))
 
 
+class ActionConditioning(nn.Module):
+    """Adds to a frame's tokens what is done in it: an MLP of its action, or the null action.
+
+    What is added starts at zero.
+
+    Args:
+        null: whether what stands for no action is learned, or zero.
+    """
+
+    null: Tensor
+
+    def __init__(
+        self, dim: int, hidden_size: int, linears: Linears, *, null: NullText = "learned"
+    ) -> None:
+        super().__init__()
+        self.enter = linears.replicated(dim, hidden_size, bias=True)
+        self.leave = linears.replicated(hidden_size, hidden_size, bias=True)
+        if null == "learned":
+            self.null = nn.Parameter(torch.zeros(1, hidden_size))
+        else:
+            self.register_buffer("null", torch.zeros(1, hidden_size), persistent=False)
+
+    def forward(self, x: Tensor, layout: PackLayout) -> Tensor:
+        """`x [N, h]` with what the tokens are told."""
+        actions = layout.actions
+        if actions is None:
+            return x + self.null.to(x.dtype)
+        rows = self.leave(F.silu(self.enter(actions.values.to(x.dtype))))
+        lens = torch.tensor([t for t, _, _ in layout.grids], device=x.device)
+        given = torch.tensor(actions.given, device=x.device).repeat_interleave(lens)
+        rows = torch.where(given[:, None], rows, self.null.to(rows.dtype))
+        return x + rows.index_select(0, layout.frame)
+
+
 class ClassConditioning(nn.Module):
     """Class labels `int64 [n]` to `[n, h]`; label `num_classes` means no class (for guidance)."""
 

@@ -20,6 +20,7 @@ from models.checks import (
     check_sizes,
 )
 from models.conditioning import (
+    ActionConditioning,
     ClassConditioning,
     NullText,
     PrefixConditioning,
@@ -55,6 +56,10 @@ class DiTConfig:
     """The token that stands for no text, as in guidance: learned, or zero."""
     prefix: bool = False
     """Whether it can be told that the first latent frames are given (image and video to video)."""
+    action_dim: int = 0
+    """Numbers of an action for each frame, that it is told; 0: it is told none."""
+    null_action: NullText = "learned"
+    """What stands for no action: learned, or zero."""
     num_classes: int = 0
     """More than 0: conditioned on a class label instead of text, without cross-attention."""
     rope_base_fps: float = 24.0
@@ -68,7 +73,7 @@ class DiTConfig:
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "hidden_size"):
             check_at_least(self, name, 1)
-        for name in ("adaln_rank", "num_classes"):
+        for name in ("adaln_rank", "num_classes", "action_dim"):
             check_at_least(self, name, 0)
         for name in ("mlp_ratio", "rope_base_fps", "rope_extrapolation"):
             check_positive(self, name)
@@ -181,6 +186,11 @@ class DiT(nn.Module):
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
         self.prefix = PrefixConditioning(h, linears) if config.prefix else None
+        self.actions = None
+        if config.action_dim:
+            self.actions = ActionConditioning(
+                config.action_dim, h, linears, null=config.null_action
+            )
         if config.num_classes:
             self.classes = ClassConditioning(config.num_classes, h)
             dim_text, dim_about = 0, h
@@ -218,6 +228,7 @@ class DiT(nn.Module):
         rotary = self.positions(layout, x.dtype)
         x = self.embed(x)
         x = x if self.prefix is None else self.prefix(x, layout)
+        x = x if self.actions is None else self.actions(x, layout)
         x = self._with_positions(x, layout)
         for block in self.blocks.values():
             x = block(x, condition, shared, text, layout, rotary)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError
+from models.actions import pack_actions
 from models.autoregressive import before_each
-from models.pack import Grid, PackLayout, Prefix
+from models.pack import Actions, Grid, PackLayout, Prefix
 from models.patch import Patch, grid_of, patchify, unpatchify
 from models.text.base import TextEncoder
 from models.tokenizers.base import VideoTokenizer
@@ -71,16 +72,22 @@ class Encoding:
         text, lens = self.text.encode(captions)
         return text.to(self.device), lens
 
+    def actions(self, actions: Sequence[Tensor | None], patches: Sequence[int]) -> Actions | None:
+        """Actions of each sample's frames `float32 [T, a]`, or none, as a layout has them."""
+        made = pack_actions(actions, patches, self.tokenizer.temporal * self.patch[0])
+        return made and Actions(made.values.to(self.device), made.given)
+
     def layout(
         self,
         latent_shapes: Sequence[Sequence[int]],
         lens_text: Sequence[int],
         fps: Tensor,
         prefix: Prefix | None = None,
+        actions: Actions | None = None,
     ) -> PackLayout:
         """The geometry of a pack of latents `[C, t, h, w]`."""
         grids = [grid_of(shape, self.patch) for shape in latent_shapes]
-        return PackLayout.build(grids, lens_text, fps.to(self.device), prefix)
+        return PackLayout.build(grids, lens_text, fps.to(self.device), prefix, actions)
 
 
 def choose_device(name: str) -> torch.device:

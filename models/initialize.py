@@ -14,6 +14,7 @@ from common import rng
 
 ZERO = re.compile(
     r"(modulation(\.dense|\.up\.\d+|\.1)?|final\.project|condition\.shared|prefix\.mask|"
+    r"actions\.leave|"
     r"log_variance)"
     r"\.(weight|bias)"
 )
@@ -21,11 +22,12 @@ ZERO = re.compile(
 - modulation, and the vector that its sub-blocks share: every gate is 0, so each block begins as the
   identity (DiT, AdaLN-zero). Of a low-rank modulation it is the second half, so that its product is
   0 and yet has a gradient;
-- prefix.mask: a network that learned without given frames goes on from what it knows;
+- prefix.mask, actions.leave, actions.null: a network that learned without given frames or actions
+  goes on from what it knows;
 - log_variance: all noise levels count alike;
 - final.project: the network begins by predicting 0, and the denoiser by c_skip * x."""
 SMALL = re.compile(
-    r"condition\.(noise|fps|down)\.weight|text\.null|classes\.table|codes\.weight|learned_positions\.[thw]"
+    r"condition\.(noise|fps|down)\.weight|text\.null|classes\.table|codes\.weight|head\.weight|learned_positions\.[thw]"
 )
 """Embeddings, normal(0.02) as in DiT."""
 
@@ -44,7 +46,7 @@ def fan_in_normal(name: str, parameter: Tensor, seed: int) -> Tensor:
 
 
 def _initial(name: str, parameter: Tensor, seed: int) -> Tensor:
-    if ZERO.search(name):
+    if ZERO.search(name) or name == "actions.null":
         return torch.zeros_like(parameter)
     if "norm" in name.rsplit(".", 2)[-2]:
         return torch.ones_like(parameter)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from models.attention import Attention, local_attention, per_layer
 from models.checks import check_at_least, check_head_dim, check_sizes
 from models.conditioning import (
+    ActionConditioning,
     NullText,
     PrefixConditioning,
     SampleConditioning,
@@ -53,10 +54,15 @@ class MovieGenConfig:
     """The token that stands for no text, as in guidance: learned, or zero."""
     prefix: bool = False
     """Whether it can be told that the first latent frames are given (image and video to video)."""
+    action_dim: int = 0
+    """Numbers of an action for each frame, that it is told; 0: it is told none."""
+    null_action: NullText = "learned"
+    """What stands for no action: learned, or zero."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "num_kv_heads", "hidden_size", "ffn_size"):
             check_at_least(self, name, 1)
+        check_at_least(self, "action_dim", 0)
         check_sizes(self, "patch")
         check_sizes(self, "max_grid")
         check_head_dim(self, rotary=False)
@@ -141,6 +147,11 @@ class MovieGen(nn.Module):
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
         self.prefix = PrefixConditioning(h, linears) if config.prefix else None
+        self.actions = None
+        if config.action_dim:
+            self.actions = ActionConditioning(
+                config.action_dim, h, linears, null=config.null_action
+            )
         self.text = TextConditioning(text_dim, None, linears, null=config.null_text)
         self.condition = SampleConditioning(h, text_dim, linears)
         self.learned_positions = LearnedPositions3D(config.max_grid, h)
@@ -159,6 +170,7 @@ class MovieGen(nn.Module):
         positions = self.learned_positions(layout).to(x.dtype)
         x = self.embed(x)
         x = x if self.prefix is None else self.prefix(x, layout)
+        x = x if self.actions is None else self.actions(x, layout)
         for block in self.blocks.values():
             x = block(x + positions, condition, text, layout)
         return self.final(x, condition, layout)

@@ -51,6 +51,16 @@ class Prefix:
 
 
 @dataclass(frozen=True)
+class Actions:
+    """What is done in the frames of a pack's samples."""
+
+    values: Tensor
+    """`float32 [F, a]`: for each patch along t of each whole sample; zeros where there is none."""
+    given: tuple[bool, ...]
+    """Whether each sample has any."""
+
+
+@dataclass(frozen=True)
 class PackLayout:
     """Everything that follows from the grids of the samples in a pack.
 
@@ -65,6 +75,8 @@ class PackLayout:
     """`float32 [n]`; 0 for a single image."""
     prefix: Prefix | None = field(default=None, kw_only=True)
     """What is given of the samples; None: nothing of any."""
+    actions: Actions | None = field(default=None, kw_only=True)
+    """What is done in them; None: nothing is told of any."""
 
     @classmethod
     def build(
@@ -73,6 +85,7 @@ class PackLayout:
         lens_text: Sequence[int],
         fps: Tensor,
         prefix: Prefix | None = None,
+        actions: Actions | None = None,
     ) -> "PackLayout":
         if not len(grids) == len(lens_text) == fps.shape[0]:
             raise ValueError(
@@ -89,7 +102,15 @@ class PackLayout:
                     f"a prefix of {outside[0][0]} patches along t leaves nothing to make of "
                     f"{outside[0][1]}"
                 )
-        return cls(whole, tuple(int(n) for n in lens_text), fps, prefix=prefix)
+        num_frames = sum(t for t, _, _ in whole)
+        if actions is not None and (
+            len(actions.values) != num_frames or len(actions.given) != len(whole)
+        ):
+            raise ValueError(
+                f"{len(actions.values)} actions of {len(actions.given)} samples, for {num_frames} "
+                f"patches along t of {len(whole)}"
+            )
+        return cls(whole, tuple(int(n) for n in lens_text), fps, prefix=prefix, actions=actions)
 
     @property
     def device(self) -> torch.device:
@@ -147,6 +168,12 @@ class PackLayout:
             return torch.zeros(self.num_tokens, dtype=torch.bool, device=self.device)
         lens = torch.tensor(self.prefix.lens, device=self.device)
         return self.coordinates[:, 0] < self.spread(lens)
+
+    @cached_property
+    def frame(self) -> Tensor:
+        """`int64 [N]`: each token's patch along t, counted through all whole samples."""
+        starts = [0, *accumulate(t for t, _, _ in self.grids)][:-1]
+        return self.spread(torch.tensor(starts, device=self.device)) + self.coordinates[:, 0]
 
     @cached_property
     def self_attention(self) -> Packed:

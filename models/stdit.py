@@ -27,6 +27,7 @@ from models.checks import (
     check_sizes,
 )
 from models.conditioning import (
+    ActionConditioning,
     NullText,
     PrefixConditioning,
     SampleConditioning,
@@ -70,6 +71,10 @@ class STDiTConfig:
     """The token that stands for no text, as in guidance: learned, or zero."""
     prefix: bool = False
     """Whether it can be told that the first latent frames are given (image and video to video)."""
+    action_dim: int = 0
+    """Numbers of an action for each frame, that it is told; 0: it is told none."""
+    null_action: NullText = "learned"
+    """What stands for no action: learned, or zero."""
     rope_base_fps: float = 24.0
     absolute_positions: Literal["sincos", "none"] = "sincos"
     """Positions added to the tokens, besides the rotary ones."""
@@ -78,6 +83,7 @@ class STDiTConfig:
         for name in ("num_layers", "num_heads", "hidden_size"):
             check_at_least(self, name, 1)
         check_at_least(self, "adaln_rank", 0)
+        check_at_least(self, "action_dim", 0)
         for name in ("mlp_ratio", "rope_base_fps"):
             check_positive(self, name)
         check_sizes(self, "patch")
@@ -234,6 +240,11 @@ class STDiT(nn.Module):
         self.config = config
         self.embed = linears.replicated(token_dim, h, bias=True)
         self.prefix = PrefixConditioning(h, linears) if config.prefix else None
+        self.actions = None
+        if config.action_dim:
+            self.actions = ActionConditioning(
+                config.action_dim, h, linears, null=config.null_action
+            )
         self.text = TextConditioning(text_dim, h, linears, null=config.null_text)
         self.condition = SampleConditioning(h, h, linears, shared=config.adaln_rank > 0)
         self.positions = RotaryPositions3D(h // config.num_heads, base_fps=config.rope_base_fps)
@@ -252,6 +263,7 @@ class STDiT(nn.Module):
         here = steps[0]
         x = self.embed(layout.switch(x, here, "embed"))
         x = x if self.prefix is None else self.prefix(x, here)
+        x = x if self.actions is None else self.actions(x, here)
         if self.config.absolute_positions == "sincos":
             size, base_fps = self.config.hidden_size, self.config.rope_base_fps
             x = x + sincos_positions(here, size, base_fps).to(x.dtype)

@@ -108,7 +108,15 @@ class PackShare(PackLayout):
 
     @classmethod
     def of(cls, whole: PackLayout, parts: int, part: int) -> "PackShare":
-        return cls(whole.grids, whole.lens_text, whole.fps, parts, part, prefix=whole.prefix)
+        return cls(
+            whole.grids,
+            whole.lens_text,
+            whole.fps,
+            parts,
+            part,
+            prefix=whole.prefix,
+            actions=whole.actions,
+        )
 
     @cached_property
     def lens_by_part(self) -> tuple[Lens, ...]:

@@ -223,6 +223,7 @@ class Halves:
             held=held,
             halves=self,
             prefix=whole.prefix,
+            actions=whole.actions,
         )
 
     def start(self, sublayers: Sequence[str]) -> GridShare:

@@ -1,7 +1,7 @@
 """What can be asked of `vfm pretrain`. Every section sits beside what it configures."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from common.errors import ConfigError
@@ -14,7 +14,6 @@ from models.family import NetworkConfig
 from models.lora import LoRAConfig
 from models.objectives.config import ObjectiveConfig
 from models.power_ema import gamma_of
-from models.spec import DISCRETE
 from models.text.choose import TextConfig
 from models.text.hashed import HashedTextConfig
 from models.tokenizers.causal import CausalConfig
@@ -193,6 +192,8 @@ class TrainConfig:
     packs_per_step: int = 1
     """Of all data-parallel ranks together."""
     text_dropout: float = 0.1
+    action_dropout: float = 0.1
+    """Share of samples that lose their actions in a step, of a network with `model.action_dim`."""
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     ema_decay: float = 0.999
     power_ema: PowerEMAConfig = field(default_factory=PowerEMAConfig)
@@ -231,26 +232,21 @@ class TrainConfig:
                 f"lora.rank={self.lora.rank} adapts weights that are there: add checkpoint=RUN, "
                 "or use vfm finetune"
             )
-        self._check_tokens()
+        if self.samples.every:
+            self.samples.sampler.path(self.objective.target)
         self._check_prefix()
         if not 0 <= self.text_dropout < 1:
             raise ConfigError(f"text_dropout must lie in [0, 1), got {self.text_dropout}")
+        if not 0 <= self.action_dropout < 1:
+            raise ConfigError(f"action_dropout must lie in [0, 1), got {self.action_dropout}")
+        if self.data.action_dim not in (0, self.model.action_dim):
+            raise ConfigError(
+                f"data.action_dim={self.data.action_dim} is read, and model.action_dim="
+                f"{self.model.action_dim} told: leave data.action_dim out, it follows the model"
+            )
+        self.data = replace(self.data, action_dim=self.model.action_dim)
         if not 0 <= self.ema_decay < 1:
             raise ConfigError(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
-
-    def _check_tokens(self) -> None:
-        discrete = isinstance(self.model, AutoregressiveConfig)
-        if discrete != (self.objective.target == "next_token"):
-            raise ConfigError(
-                f"objective.target={self.objective.target} and model.kind={self.model.kind} do "
-                "not go together: an autoregressive network learns by objective=next_token, and "
-                "no other does"
-            )
-        if discrete and self.tokenizer.path is None and not self.tokenizer.fit.levels:
-            raise ConfigError(
-                "model.kind=autoregressive works on discrete tokens, and tokenizer.fit makes "
-                "continuous latents: " + DISCRETE
-            )
 
     def _check_prefix(self) -> None:
         lens = self.prefix.lens

@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run: tokenizer, spec."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from common.storage import atomic_folder
 from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
 from inference.loading import read_weights
+from models.autoregressive import AutoregressiveConfig
 from models.family import NetworkConfig, reach_of
-from models.spec import ModelSpec
+from models.spec import DISCRETE, ModelSpec
 from models.tokenizers.base import VideoTokenizer
 from models.tokenizers.fit import fit_tokenizer
 from models.tokenizers.load import load_tokenizer
@@ -89,6 +91,32 @@ def first_windows(data: LoaderConfig, compression: Compression, count: int) -> l
     return videos[:count]
 
 
+def check_discrete(config: TrainConfig) -> None:
+    """Raises `ConfigError` where network, objective and tokenizer do not all work on discrete
+    tokens, or all on continuous ones."""
+    discrete = isinstance(config.model, AutoregressiveConfig)
+    objective = config.objective
+    if discrete != (objective.target == "next_token"):
+        raise ConfigError(
+            f"objective.target={objective.target} and model.kind={config.model.kind} do not go "
+            "together: an autoregressive network learns by objective=next_token, and no other does"
+        )
+    if not discrete:
+        return
+    for one in fields(objective):
+        value = getattr(objective, one.name)
+        if one.name != "target" and value != one.default:
+            raise ConfigError(
+                f"objective.{one.name}={value} says nothing to objective.target=next_token: leave "
+                "it out"
+            )
+    if config.tokenizer.path is None and not config.tokenizer.fit.levels:
+        raise ConfigError(
+            "model.kind=autoregressive works on discrete tokens, and tokenizer.fit makes "
+            "continuous latents: " + DISCRETE
+        )
+
+
 def check_reach(model: NetworkConfig, loader: PackedLoader) -> None:
     """Raises `ConfigError` where a sample would lie beyond the network's learned positions."""
     reach, largest = reach_of(model), loader.largest_grid()
@@ -119,12 +147,18 @@ def settings_of(path: str) -> dict[str, Any]:
 def start_from(network: nn.Module, path: Path) -> None:
     """Gives the network the averaged weights of a run or checkpoint, adapters included.
 
-    What only this network has, to be told of given frames or of how hard a noise level is, keeps
-    its own beginning. Raises `DataError` that lists what is missing, unknown or of another shape.
+    What only this network has, to be told of given frames, of actions, or of how hard a noise level
+    is, keeps its own beginning.
+
+    Raises `DataError` that lists what is missing, unknown or of another shape.
     """
     folder = checkpoint.resolve(path)
     spec = ModelSpec.from_json(checkpoint.read_state(folder)["spec"])
-    known = {"prefix": spec.model.prefix, "log_variance": spec.objective.log_variance}
+    known = {
+        "prefix": spec.model.prefix,
+        "actions": spec.model.action_dim > 0,
+        "log_variance": spec.objective.log_variance,
+    }
     expected = {
         name: parameter
         for name, parameter in network.named_parameters()

@@ -33,8 +33,10 @@ def prepare(
     dropped: Sequence[bool],
     share: Callable[[PackLayout], PackLayout] | None = None,
     prefix: Prefix | None = None,
+    actionless: Sequence[bool] | None = None,
 ) -> Prepared:
-    """Encodes frames and captions. Samples that are `dropped` lose their text (for guidance).
+    """Encodes frames and captions. Samples that are `dropped` lose their text (for guidance), those
+    that are `actionless` their actions.
 
     `prefix` says what is given of the samples, which then does not count in the loss.
     `share` says which part of the pack's tokens this rank holds; without one, all.
@@ -46,7 +48,12 @@ def prepare(
     if prefix is not None:
         prefix = Prefix(prefix.lens, prefix.sigma.to(encoding.device))
     fps = batch.fps.to(encoding.device)
-    layout = PackLayout.build(batch.grid.tolist(), lens_text, fps, prefix)
+    actions = None
+    if batch.actions is not None:
+        lost = actionless or [False] * batch.num_samples
+        kept = [None if drop else a for a, drop in zip(batch.actions, lost, strict=True)]
+        actions = encoding.actions(kept, batch.grid[:, 0].tolist())
+    layout = PackLayout.build(batch.grid.tolist(), lens_text, fps, prefix, actions)
     clean = encoding.tokens(batch.frames)
     if clean.shape[0] != batch.num_tokens:
         raise ValueError(f"the plan says {batch.num_tokens} tokens, encoding {clean.shape[0]}")
@@ -59,9 +66,15 @@ def prepare(
     return Prepared(clean, text, layout, batch.sample_ids, mask)
 
 
-def drop_text(seed: int, step: int, sample_ids: list[str], probability: float) -> list[bool]:
+def drop_text(
+    seed: int,
+    step: int,
+    sample_ids: list[str],
+    probability: float,
+    purpose: str = "text_dropout",
+) -> list[bool]:
     """Which samples lose their text in this step: a function of (seed, step, sample) alone."""
-    keys = rng.keys(seed, "text_dropout", step=step, sample_ids=sample_ids)
+    keys = rng.keys(seed, purpose, step=step, sample_ids=sample_ids)
     return (
         rng.uniform(keys, torch.zeros(len(sample_ids), dtype=torch.int64)) < probability
     ).tolist()

@@ -54,7 +54,14 @@ from training.prefix import draw_prefix
 from training.progress import RunProgress
 from training.ranks import Ranks
 from training.run_folder import RunFolder
-from training.setup import check_reach, compression_of, get_tokenizer, make_spec, start_from
+from training.setup import (
+    check_discrete,
+    check_reach,
+    compression_of,
+    get_tokenizer,
+    make_spec,
+    start_from,
+)
 from training.step import Prepared, add_gradients, drop_text, num_loss_tokens, prepare
 from training.stop import StopRequest
 from training.validation import validate
@@ -80,6 +87,7 @@ class Trainer:
             )
         self.config, self.config_yaml, self.console = config, config_yaml, console
         self.device = choose_device(config.device)
+        check_discrete(config)
         self.folder = RunFolder(Path(config.output))
         self.resume_from = self.folder.resume_point(config)
         compression = compression_of(config, self.resume_from)
@@ -293,8 +301,11 @@ class Trainer:
 
     def _prepare(self, batch: Batch, prefix: Prefix | None) -> Prepared:
         config = self.config
-        dropped = drop_text(config.seed, self.step, batch.sample_ids, config.text_dropout)
-        return prepare(batch, self.encoding, dropped, self.ranks.share(config.model), prefix)
+        ids = batch.sample_ids
+        dropped = drop_text(config.seed, self.step, ids, config.text_dropout)
+        actionless = drop_text(config.seed, self.step, ids, config.action_dropout, "action_dropout")
+        share = self.ranks.share(config.model)
+        return prepare(batch, self.encoding, dropped, share, prefix, actionless)
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.precision == "bf16"

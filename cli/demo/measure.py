@@ -13,10 +13,10 @@ from dataloading.loader import PackedLoader
 from inference.config import SamplerConfig
 from inference.generate import Generated, generate
 from inference.loading import Generator
+from inference.shape import VideoShape
 from models.tokenizers.base import VideoTokenizer, psnr_db
 from models.tokenizers.dct import BlockDCT
 from models.tokenizers.quality import ssim
-from inference.shape import VideoShape
 from training.config import TrainConfig
 from training.setup import compression_of, first_windows
 

@@ -1,7 +1,7 @@
 """What can be asked of an objective: target, noise levels, weight of the loss."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import ConfigError
@@ -49,14 +49,6 @@ class ObjectiveConfig:
     """Learns how hard each level is, and divides by it (EDM2)."""
 
     def __post_init__(self) -> None:
-        if self.target == "next_token":
-            others = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
-            if others != ["target"]:
-                others.remove("target")
-                raise ConfigError(
-                    f"objective.{others[0]}={getattr(self, others[0])} says nothing to "
-                    "objective.target=next_token: leave it out"
-                )
         for name in ("sigma_data", "p_std", "shift", "snr_gamma"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"objective.{name} must be positive, got {getattr(self, name)}")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError, DataError
+from models.hub_access import check_hub
 
 _CLASSES = {
     "t5": "T5EncoderModel",
@@ -133,6 +134,7 @@ class HubTextEncoder:
                 f"text.path={path} needs the package transformers ({error}): install it with "
                 "`pip install transformers`, or give text.kind=hashed"
             ) from None
+        check_hub("text.path", path, "text encoder", ["config.json"])
         try:
             about = transformers.AutoConfig.from_pretrained(path)
             name = _CLASSES.get(about.model_type)

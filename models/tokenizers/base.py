@@ -21,8 +21,11 @@ class VideoTokenizer(Protocol):
     """Pixels per latent along height and along width."""
     channels: int
     """Latent channels C."""
-    num_codes: int
-    """Codes that a place of the latents can have; 0 where they are continuous."""
+
+    @property
+    def num_codes(self) -> int:
+        """Codes that a place of the latents can have; 0 where they are continuous."""
+        ...
 
     def encode(self, frames: Tensor) -> Tensor:
         """`uint8 [T, H, W, 3]` RGB to `float32 [C, t, h, w]`."""

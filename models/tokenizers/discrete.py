@@ -29,7 +29,8 @@ def num_codes(levels: Sequence[int]) -> int:
 def quantized(raw: Tensor, levels: Sequence[int]) -> Tensor:
     """`raw [..., C, t, h, w]` on the grid, with the gradient of `raw`."""
     on_grid = _values(_cells(raw, levels), levels, raw.dtype)
-    return raw + (on_grid - raw).detach()
+    # In this order nothing is rounded.
+    return on_grid + (raw - raw.detach())
 
 
 def codes_of(raw: Tensor, levels: Sequence[int]) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ConfigError, DataError
+from models.hub_access import check_hub
 from models.tokenizers.base import VideoTokenizer
 from models.tokenizers.causal import to_bytes, to_pixels
 from models.tokenizers.pieces import latent_pieces, pieces
@@ -200,6 +201,7 @@ class HubTokenizer:
                 f"tokenizer.path={source} needs the package diffusers ({error}): install it with "
                 "`pip install diffusers`, or leave tokenizer.path out for vfm's own tokenizer"
             ) from None
+        check_hub("tokenizer.path", source, "tokenizer", ["vae/config.json", "config.json"])
         local = Path(source).expanduser()
         where = str(local.resolve()) if local.is_dir() else source
         # A hub id may be that of a pipeline, or of an autoencoder alone.

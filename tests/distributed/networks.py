@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.attention import Attention, local_attention
 from models.family import NetworkConfig, build_network
-from models.pack import Grid, PackLayout, Prefix
+from models.pack import Actions, Grid, PackLayout, Prefix
 from models.stdit import ATTENTIONS, STDiTConfig
 from parallel.collectives import Channel
 from parallel.context import Comm, ContextAttention
@@ -28,7 +28,7 @@ class Pack:
     lens_text: tuple[int, ...]
     fps: tuple[float, ...]
     prefix: tuple[int, ...] = ()
-    """Frames that are given of each."""
+    """Frames that are given of each; the first sample of such a pack has actions too."""
 
 
 PACKS = {
@@ -111,7 +111,13 @@ def compare(
 ) -> Comparison:
     """This rank's part of a network's step against the same in one process."""
     prefix = Prefix(pack.prefix, torch.full((len(pack.grids),), 0.2)) if pack.prefix else None
-    whole = PackLayout.build(pack.grids, pack.lens_text, torch.tensor(pack.fps), prefix)
+    actions = None
+    if pack.prefix:
+        num_frames = sum(t for t, _, _ in pack.grids)
+        drawn = torch.randn(num_frames, 3, generator=torch.Generator().manual_seed(2))
+        actions = Actions(drawn, (True, False))
+    fps = torch.tensor(pack.fps)
+    whole = PackLayout.build(pack.grids, pack.lens_text, fps, prefix, actions)
     generator = torch.Generator().manual_seed(1)
     n = whole.num_tokens
     x, weight = (torch.randn(n, TOKEN_DIM, generator=generator).double() for _ in range(2))

@@ -65,7 +65,7 @@ def test_outputs_and_gradients_are_those_of_one_process(worlds, name, size):
 @pytest.mark.parametrize("size", list(WAYS))
 @pytest.mark.parametrize("name", ["dit", "moviegen", "stdit in zig-zag"])
 def test_samples_whose_beginning_is_given(worlds, name, size):
-    config = replace(NETWORKS[name], prefix=True)
+    config = replace(NETWORKS[name], prefix=True, action_dim=3)
     for ulysses, ring, comm in WAYS[size]:
         results = worlds[size].run(compare, config, PACKS["given frames"], ulysses, ring, [comm])
         assert max(result.worst for result in results) <= 1e-12

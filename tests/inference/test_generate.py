@@ -96,3 +96,14 @@ def test_a_temporal_patch_and_odd_features_generate():
 def test_averages_that_cannot_be_had_are_refused(asked, message):
     with pytest.raises(ConfigError, match=message):
         GenerateConfig(checkpoint="run", prompt="x", output="x.mp4", **asked)
+
+
+@pytest.mark.parametrize("name", ["sigma_min", "sigma_max", "rho"])
+def test_settings_of_the_other_schedule_are_refused(name):
+    changed = SamplerConfig(**{name: 3.5})
+    assert changed.path("edm") == "edm" and SamplerConfig().path("flow") == "flow"
+    with pytest.raises(ConfigError, match=rf"sampler\.{name}=3.5 is of sampler.schedule=karras"):
+        changed.path("flow")
+    with pytest.raises(ConfigError, match=rf"sampler\.{name}=3.5"):
+        SamplerConfig(schedule="flow", **{name: 3.5}).path("edm")
+    assert SamplerConfig(schedule="karras", **{name: 3.5}).path("flow") == "edm"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from models.pack import PackLayout, Prefix
+from models.pack import Actions, PackLayout, Prefix
 
 GRIDS = [(3, 2, 4), (1, 4, 2), (2, 2, 2)]
 LENS_TEXT = [3, 0, 5]
@@ -16,11 +16,12 @@ def make_pack(
     lens_text: list[int] = LENS_TEXT,
     dtype: torch.dtype = torch.float64,
     prefix_lens: tuple[int, ...] | None = None,
+    actions: Actions | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, PackLayout]:
     """Tokens, noise levels, text and layout of three samples that differ in all of them."""
     prefix = None if prefix_lens is None else Prefix(prefix_lens, torch.tensor([0.3, 0.1, 0.0]))
     torch.manual_seed(0)
-    layout = PackLayout.build(GRIDS, lens_text, torch.tensor([24.0, 0.0, 12.0]), prefix)
+    layout = PackLayout.build(GRIDS, lens_text, torch.tensor([24.0, 0.0, 12.0]), prefix, actions)
     x = torch.randn(layout.num_tokens, TOKEN_DIM, dtype=dtype)
     text = torch.randn(sum(lens_text), TEXT_DIM, dtype=dtype)
     return x, torch.tensor([-0.5, 0.1, 0.7], dtype=dtype), text, layout
@@ -70,7 +71,13 @@ def layout_alone(layout: PackLayout, i: int) -> PackLayout:
     prefix, here = layout.prefix, slice(i, i + 1)
     if prefix is not None:
         prefix = Prefix(prefix.lens[here], prefix.sigma[here])
-    return PackLayout.build(layout.grids[here], layout.lens_text[here], layout.fps[here], prefix)
+    actions = layout.actions
+    if actions is not None:
+        parts = actions.values.split([t for t, _, _ in layout.grids])
+        actions = Actions(parts[i], actions.given[here])
+    return PackLayout.build(
+        layout.grids[here], layout.lens_text[here], layout.fps[here], prefix, actions
+    )
 
 
 def check_close(found: Tensor, wanted: Tensor, what: str) -> None:

@@ -185,15 +185,16 @@ def test_against_qwen3_of_transformers():
     other.model.rotary_emb = Phases()
     found = model(pairs[:, 0], text, layout)
     wanted = other(pairs[None, :, 0]).logits[0, :, :CODES]
-    check_close(found.detach(), wanted.detach(), "logits")
+    # Its norms work in single precision.
+    check_close(found.detach().float(), wanted.detach().float(), "logits")
     weight = torch.randn(found.shape, dtype=torch.float64)
     found = gradients(model, (found * weight).sum())
     theirs = gradients(other, (wanted * weight).sum())
     for name, gradient in theirs.items():
         if name == "lm_head.weight":
-            check_close(found["head.weight"], gradient[:CODES], name)
+            check_close(found["head.weight"].float(), gradient[:CODES].float(), name)
         else:
-            check_close(found[names[name]], gradient, name)
+            check_close(found[names[name]].float(), gradient.float(), name)
 
 
 @pytest.mark.parametrize("first", [1, 5, 24])
@@ -228,7 +229,7 @@ def test_at_first_all_codes_are_nearly_alike():
     initialize(model, 0)
     pairs, text, layout = make_pack()
     losses = NextToken().token_losses(model, pairs, text.float(), layout)
-    assert abs(float(losses.mean().detach()) - math.log(CODES)) < 0.7
+    assert abs(float(losses.mean().detach()) - math.log(CODES)) < 0.1
 
 
 def test_sizes_and_operations():

@@ -51,7 +51,7 @@ def test_two_to_sixteen_levels_are_near_the_best_for_normal_values():
     x = torch.randn(1, 200_000, 1, 1, generator=torch.Generator().manual_seed(0))
     for levels, least in ((2, 0.3634), (4, 0.1175), (8, 0.03454), (16, 0.009497)):
         error = float((quantized(x, [levels]) - x).square().mean())
-        assert 0.99 * least < error < 1.25 * least
+        assert 0.99 * least < error < 1.4 * least
 
 
 @pytest.fixture(scope="module")

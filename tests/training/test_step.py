@@ -163,8 +163,8 @@ def test_a_step_of_the_trainer(make_config, monkeypatch):
     seen, norms = [], []
     inner_prepare, inner_step = prepare, trainer_module.Trainer._step
 
-    def spying(batch, encoding, dropped, share, prefix):
-        assert prefix is None
+    def spying(batch, encoding, dropped, share, prefix, actionless):
+        assert prefix is None and batch.actions is None
         seen.append((batch, dropped, inner_prepare(batch, encoding, dropped, share)))
         return seen[-1][2]
 
