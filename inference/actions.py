@@ -10,6 +10,7 @@ from common.errors import ConfigError
 from inference.config import GenerateConfig
 from inference.loading import Generator
 from inference.shape import VideoShape
+from models.family import action_dim
 
 
 def read_actions(config: GenerateConfig, generator: Generator, shape: VideoShape) -> Tensor | None:
@@ -19,7 +20,7 @@ def read_actions(config: GenerateConfig, generator: Generator, shape: VideoShape
     """
     if config.actions is None:
         return None
-    dim, path = generator.spec.model.action_dim, config.actions
+    dim, path = action_dim(generator.spec.model), config.actions
     if not dim:
         raise ConfigError(
             f"actions={path}: this model was told no actions in training; one that is, is trained "

@@ -59,11 +59,6 @@ class AutoregressiveConfig:
         return 1, 1, 1
 
     @property
-    def prefix(self) -> bool:
-        """It goes on from any beginning, and need not be told of one."""
-        return False
-
-    @property
     def heads(self) -> HeadShape:
         """Raises `ConfigError` where key heads do not divide the heads."""
         return HeadShape(
@@ -73,15 +68,11 @@ class AutoregressiveConfig:
             eps=EPS,
         )
 
-    @property
-    def action_dim(self) -> int:
-        return 0
-
     def flops(
-        self, *, grids: Sequence[Grid], lens_text: Sequence[int], num_codes: int, text_dim: int
+        self, *, grids: Sequence[Grid], lens_text: Sequence[int], token_dim: int, text_dim: int
     ) -> Flops:
         """Forward operations of a pack, counted as in `models.flops`; a query of causal attention
-        pairs with the keys up to its own."""
+        pairs with the keys up to its own. `token_dim`: the codes."""
         h, kv = self.hidden_size, self.heads.width_kv
         lens = [t * height * width for t, height, width in grids]
         texts = [max(m, 1) for m in lens_text]
@@ -96,7 +87,7 @@ class AutoregressiveConfig:
             cross_attention=4.0 * layers * h * cross_pairs,
             mlp=2.0 * layers * 3 * h * self.ffn_size * num_tokens,
             conditioning=0.0,
-            ends=2.0 * h * num_codes * num_tokens,
+            ends=2.0 * h * token_dim * num_tokens,
             num_tokens=num_tokens,
         )
 

@@ -7,7 +7,9 @@ reads the bare sinusoid of the timestep, and its shared vector comes from an MLP
 Legend: n samples, N tokens, L text tokens, h hidden size, p patch features.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +25,12 @@ from models.checks import (
 )
 from models.conditioning import with_null
 from models.dit import DiTBlock
+from models.flops import Flops
 from models.layers import MLP, Linears, PlainLinears, RMSNorm
 from models.modulation import FinalLayer
 from models.multihead import HeadShape
-from models.pack import PackLayout
+from models.pack import Grid, PackLayout
+from models.patch import Patch, patch_of
 from models.positions import LearnedPositions3D, RotaryPositions3D
 from models.sinusoid import sinusoid
 
@@ -35,6 +39,7 @@ from models.sinusoid import sinusoid
 class CosmosConfig:
     """Shape of a Cosmos-Predict transformer; the defaults are those of its 7B text to world."""
 
+    kind: Literal["cosmos"] = "cosmos"
     hidden_size: int = 4096
     num_layers: int = 28
     num_heads: int = 32
@@ -50,6 +55,8 @@ class CosmosConfig:
     max_grid: list[int] = field(default_factory=lambda: [128, 120, 120])
     """Patches (t, h, w) that the learned positions reach."""
     rope_extrapolation: list[float] = field(default_factory=lambda: [2.0, 1.0, 1.0])
+    rope_base_fps: float | None = 24.0
+    """Null counts latent frames, whatever their rate, as Cosmos-Predict2 does."""
     learned_positions: bool = True
 
     def __post_init__(self) -> None:
@@ -72,6 +79,32 @@ class CosmosConfig:
     def patch_volume(self) -> int:
         pt, ph, pw = self.patch
         return pt * ph * pw
+
+    @property
+    def patch_size(self) -> Patch:
+        return patch_of(self.patch)
+
+    def flops(
+        self, *, grids: Sequence[Grid], lens_text: Sequence[int], token_dim: int, text_dim: int
+    ) -> Flops:
+        """Forward operations of a pack, counted as in `models.flops`."""
+        h, layers, rank = self.hidden_size, self.num_layers, self.adaln_rank
+        lens = [t * height * width for t, height, width in grids]
+        texts = [max(m, 1) for m in lens_text]
+        num_tokens = sum(lens)
+        attentions = 6 * h * h * num_tokens + 2 * text_dim * h * sum(texts)
+        modulation = (layers * 12 * h * rank + 3 * h * rank + 4 * h * h) * len(lens)
+        cross_pairs = sum(s * m for s, m in zip(lens, texts, strict=True))
+        padding = self.padding_mask * self.patch_volume
+        return Flops(
+            projections=2.0 * layers * attentions,
+            self_attention=4.0 * layers * h * sum(s * s for s in lens),
+            cross_attention=4.0 * layers * h * cross_pairs,
+            mlp=2.0 * layers * 2 * h * int(h * self.mlp_ratio) * num_tokens,
+            conditioning=2.0 * modulation,
+            ends=2.0 * (2 * token_dim + padding) * h * num_tokens,
+            num_tokens=num_tokens,
+        )
 
 
 class NormedPositions3D(LearnedPositions3D):
@@ -117,7 +150,9 @@ class Cosmos(nn.Module):
         self.embed = linears.replicated(channels * config.patch_volume, h, bias=False)
         self.time = CosmosTime(h, linears)
         self.positions = RotaryPositions3D(
-            h // config.num_heads, extrapolation=config.rope_extrapolation
+            h // config.num_heads,
+            base_fps=config.rope_base_fps,
+            extrapolation=config.rope_extrapolation,
         )
         self.learned_positions = None
         if config.learned_positions:

@@ -48,7 +48,8 @@ def fan_in_normal(name: str, parameter: Tensor, seed: int) -> Tensor:
 def _initial(name: str, parameter: Tensor, seed: int) -> Tensor:
     if ZERO.search(name) or name == "actions.null":
         return torch.zeros_like(parameter)
-    if "norm" in name.rsplit(".", 2)[-2]:
+    module, _, leaf = name.rpartition(".")
+    if leaf == "weight" and "norm" in module.rpartition(".")[2]:
         return torch.ones_like(parameter)
     if name.endswith("bias"):
         return torch.zeros_like(parameter)

@@ -8,7 +8,9 @@ over all heads together; latent frames are counted, whatever their rate.
 Legend: n samples, N tokens, L text tokens, h hidden size, p patch features.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +19,12 @@ from torch import Tensor, nn
 from models.attention import Attention, local_attention, per_layer
 from models.checks import check_at_least, check_head_dim, check_positive, check_sizes
 from models.conditioning import with_null
+from models.flops import Flops
 from models.layers import MLP, LayerNorm, Linears, PlainLinears
 from models.modulation import gated, modulated
 from models.multihead import CrossAttention, HeadShape, SelfAttention
-from models.pack import PackLayout
+from models.pack import Grid, PackLayout
+from models.patch import Patch, patch_of
 from models.positions import Rotary, RotaryPositions3D
 from models.sinusoid import sinusoid
 
@@ -29,6 +33,7 @@ from models.sinusoid import sinusoid
 class WanConfig:
     """Shape of a Wan 2.1 transformer; the defaults are those of its 1.3B."""
 
+    kind: Literal["wan"] = "wan"
     hidden_size: int = 1536
     num_layers: int = 30
     num_heads: int = 12
@@ -53,6 +58,32 @@ class WanConfig:
     def token_dim(self) -> int:
         pt, ph, pw = self.patch
         return self.channels * pt * ph * pw
+
+    @property
+    def patch_size(self) -> Patch:
+        return patch_of(self.patch)
+
+    def flops(
+        self, *, grids: Sequence[Grid], lens_text: Sequence[int], token_dim: int, text_dim: int
+    ) -> Flops:
+        """Forward operations of a pack, counted as in `models.flops`."""
+        h, layers = self.hidden_size, self.num_layers
+        lens = [t * height * width for t, height, width in grids]
+        texts = [max(m, 1) for m in lens_text]
+        num_tokens, num_text = sum(lens), sum(texts)
+        attentions = layers * (6 * h * h * num_tokens + 2 * h * h * num_text)
+        text = (text_dim * h + h * h) * num_text
+        time = (self.time_features * h + 7 * h * h) * len(lens)
+        cross_pairs = sum(s * m for s, m in zip(lens, texts, strict=True))
+        return Flops(
+            projections=2.0 * (attentions + text),
+            self_attention=4.0 * layers * h * sum(s * s for s in lens),
+            cross_attention=4.0 * layers * h * cross_pairs,
+            mlp=2.0 * layers * 2 * h * self.ffn_size * num_tokens,
+            conditioning=2.0 * time,
+            ends=2.0 * 2 * token_dim * h * num_tokens,
+            num_tokens=num_tokens,
+        )
 
 
 class WanBlock(nn.Module):

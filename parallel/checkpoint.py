@@ -123,6 +123,12 @@ def read_tensors(
     Raises `DataError` that lists every name that is missing, unknown, or of another shape.
     """
     tensors = change((store or SafetensorsStore()).load(path, group))
+    check_fit(tensors, expected, f"{path} ({group})")
+    return tensors
+
+
+def check_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
+    """Raises `DataError` that lists every name that is missing, unknown, or of another shape."""
     problems = [f"missing: {name}" for name in expected if name not in tensors]
     problems += [f"unknown: {name}" for name in tensors if name not in expected]
     problems += [
@@ -133,5 +139,4 @@ def read_tensors(
     if problems:
         shown = "\n  ".join(problems[:20])
         more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise DataError(f"{path} does not fit this model ({group}):\n  {shown}{more}")
-    return tensors
+        raise DataError(f"{where} does not fit this model:\n  {shown}{more}")

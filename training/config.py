@@ -10,7 +10,7 @@ from dataloading.config import LoaderConfig
 from inference.config import SamplerConfig, TokenSamplerConfig
 from models.autoregressive import AutoregressiveConfig
 from models.dit import DiTConfig
-from models.family import NetworkConfig
+from models.family import NetworkConfig, action_dim, told_prefix
 from models.lora import LoRAConfig
 from models.objectives.config import ObjectiveConfig
 from models.power_ema import gamma_of
@@ -239,12 +239,13 @@ class TrainConfig:
             raise ConfigError(f"text_dropout must lie in [0, 1), got {self.text_dropout}")
         if not 0 <= self.action_dropout < 1:
             raise ConfigError(f"action_dropout must lie in [0, 1), got {self.action_dropout}")
-        if self.data.action_dim not in (0, self.model.action_dim):
+        told = action_dim(self.model)
+        if self.data.action_dim not in (0, told):
             raise ConfigError(
-                f"data.action_dim={self.data.action_dim} is read, and model.action_dim="
-                f"{self.model.action_dim} told: leave data.action_dim out, it follows the model"
+                f"data.action_dim={self.data.action_dim} is read, and model.action_dim={told} "
+                "told: leave data.action_dim out, it follows the model"
             )
-        self.data = replace(self.data, action_dim=self.model.action_dim)
+        self.data = replace(self.data, action_dim=told)
         if not 0 <= self.ema_decay < 1:
             raise ConfigError(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
 
@@ -255,12 +256,12 @@ class TrainConfig:
                 f"prefix.shares={self.prefix.shares}: an autoregressive network goes on from any "
                 "beginning as it is; leave prefix out"
             )
-        if lens != [0] and not self.model.prefix:
+        if lens != [0] and not told_prefix(self.model):
             raise ConfigError(
                 f"prefix.shares={self.prefix.shares} gives samples their first frames, which this "
                 "network cannot be told: add model.prefix=true"
             )
-        if lens == [0] and self.model.prefix:
+        if lens == [0] and told_prefix(self.model):
             raise ConfigError(
                 "model.prefix=true, but no sample is given frames: add the shares of samples that "
                 "are given 0, 1, 2, ... latent frames, such as prefix.shares=[0.5,0.3,0.2]"

@@ -1,7 +1,7 @@
 """From a configuration to the parts of a run: tokenizer, spec."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
 from inference.loading import read_weights
 from models.autoregressive import AutoregressiveConfig
-from models.family import NetworkConfig, reach_of
+from models.cosmos import CosmosConfig
+from models.family import NetworkConfig, action_dim, reach_of, told_prefix
 from models.spec import DISCRETE, ModelSpec
 from models.tokenizers.base import VideoTokenizer
 from models.tokenizers.fit import fit_tokenizer
 from models.tokenizers.load import load_tokenizer
 from models.tokenizers.recipe import RecipeConfig
+from models.weights.own import is_own, load_own
 from parallel import checkpoint
 from training.config import TrainConfig
 
@@ -134,6 +136,12 @@ def settings_of(path: str) -> dict[str, Any]:
 
     Raises `DataError` naming what is missing or damaged.
     """
+    if is_own(Path(path)):
+        # What these networks were trained with: Wan and Predict2 flow matching, Predict1 EDM.
+        config = load_own(Path(path)).network.config
+        first = isinstance(config, CosmosConfig) and config.learned_positions
+        objective = {"target": "edm"} if first else {"target": "flow", "sigma_data": 1.0}
+        return {"model": asdict(config), "objective": objective}
     folder = checkpoint.resolve(Path(path))
     config = checkpoint.read_state(folder)["config"]
     shapes = ("token_budget", "num_frames", "size", "resize", "fps")
@@ -145,26 +153,34 @@ def settings_of(path: str) -> dict[str, Any]:
 
 
 def start_from(network: nn.Module, path: Path) -> None:
-    """Gives the network the averaged weights of a run or checkpoint, adapters included.
+    """Gives the network the averaged weights of a run or checkpoint, adapters included, or those
+    that `vfm convert` made.
 
     What only this network has, to be told of given frames, of actions, or of how hard a noise level
     is, keeps its own beginning.
 
     Raises `DataError` that lists what is missing, unknown or of another shape.
     """
-    folder = checkpoint.resolve(path)
-    spec = ModelSpec.from_json(checkpoint.read_state(folder)["spec"])
-    known = {
-        "prefix": spec.model.prefix,
-        "actions": spec.model.action_dim > 0,
-        "log_variance": spec.objective.log_variance,
-    }
+    known = {"log_variance": False}
+    own = is_own(path)
+    if not own:
+        folder = checkpoint.resolve(path)
+        spec = ModelSpec.from_json(checkpoint.read_state(folder)["spec"])
+        known = {
+            "prefix": told_prefix(spec.model),
+            "actions": action_dim(spec.model) > 0,
+            "log_variance": spec.objective.log_variance,
+        }
     expected = {
         name: parameter
         for name, parameter in network.named_parameters()
         if known.get(name.split(".")[0], True)
     }
-    tensors = read_weights(folder, "ema", spec, expected)
+    if own:
+        tensors: dict[str, Tensor] = dict(load_own(path).network.named_parameters())
+        checkpoint.check_fit(tensors, expected, str(path))
+    else:
+        tensors = read_weights(folder, "ema", spec, expected)
     with torch.no_grad():
         for name, parameter in expected.items():
             parameter.copy_(tensors[name])

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.attention import Layout, Packed
+from models.cosmos import CosmosConfig
 from models.dit import DiTConfig
 from models.family import (
     NetworkConfig,
@@ -21,6 +22,7 @@ from models.family import (
 from models.moviegen import MovieGenConfig
 from models.pack import PackLayout
 from models.stdit import STDiTConfig
+from models.wan import WanConfig
 from tests.models.packs import make_pack
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "model"
@@ -43,10 +45,13 @@ def shipped(name: str) -> NetworkConfig:
         ("dit_28b", 27.0),
         ("dit_7b_dense", 7.17),
         ("moviegen_30b", 33.4),
+        ("wan_14b", 14.29),
     ],
 )
 def test_sizes_are_the_published_ones(name, billions):
-    found = num_parameters(shipped(name), token_dim=TOKEN_DIM, text_dim=TEXT_DIM)
+    config = shipped(name)
+    text_dim = config.text_dim if isinstance(config, WanConfig) else TEXT_DIM
+    found = num_parameters(config, token_dim=TOKEN_DIM, text_dim=text_dim)
     assert found / 1e9 == pytest.approx(billions, rel=0.005)
 
 
@@ -89,6 +94,16 @@ SMALL = [
         hidden_size=48, num_layers=3, num_heads=4, zigzag=True, sublayers=["spatial", "mlp"]
     ),
     MovieGenConfig(hidden_size=48, num_layers=2, num_heads=6, num_kv_heads=2, ffn_size=40),
+    WanConfig(hidden_size=48, num_layers=2, num_heads=4, ffn_size=40, channels=3, text_dim=16),
+    CosmosConfig(
+        hidden_size=48,
+        num_layers=2,
+        num_heads=4,
+        adaln_rank=3,
+        channels_in=3,
+        channels_out=3,
+        text_dim=16,
+    ),
 ]
 
 

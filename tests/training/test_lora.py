@@ -131,7 +131,7 @@ def test_a_network_learns_what_its_start_was_never_told(curated, start, tmp_path
 
 def test_what_does_not_fit_is_listed(curated, start, tmp_path):
     model = DiTConfig(hidden_size=32, num_layers=2, num_heads=2)
-    message = r"does not fit this model \(ema\):\n  missing: blocks.1"
+    message = r"\(ema\) does not fit this model:\n  missing: blocks.1"
     with pytest.raises(DataError, match=message):
         tuned(curated, start, tmp_path / "run", model=model)
     with pytest.raises(ConfigError, match="lora.targets: attention.q names no linear"):
