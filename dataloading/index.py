@@ -23,6 +23,7 @@ class ClipLocation:
     json_bytes: int
     width: int
     height: int
+    num_frames: int
 
 
 class ClipTable:
@@ -88,6 +89,7 @@ class ClipTable:
             json_bytes=value["json_bytes"],
             width=value["width"],
             height=value["height"],
+            num_frames=value["num_frames"],
         )
 
     def _column(self, name: str, dtype: type) -> np.ndarray:

@@ -70,7 +70,7 @@ class WindowReader:
             )
             frames, told = kept or self._decoded(clip, spec, whole_span=False)
             rgb = frames.at(spec.times_s, spec.period_s)
-            return self._window(sample, clip.clip_id, spec, rgb, told)
+            return self._window(sample, clip, spec, rgb, told)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
 
@@ -92,23 +92,23 @@ class WindowReader:
         spec = self._spec(sample, clip.clip_id)
         try:
             rgb = decode_window(video, spec).at(spec.times_s, spec.period_s)
-            return self._window(sample, clip.clip_id, spec, rgb, told)
+            return self._window(sample, clip, spec, rgb, told)
         except MediaError as error:
             raise MediaError(error.reason, f"clip {clip.clip_id}: {error.detail}") from error
 
     def _window(
-        self, sample: Sample, clip_id: str, spec: WindowSpec, rgb: np.ndarray, told: Told
+        self, sample: Sample, clip: ClipLocation, spec: WindowSpec, rgb: np.ndarray, told: Told
     ) -> Window:
-        actions, num_frames = told.actions, int(self._table.num_frames[sample.ordinal])
-        if actions is not None and len(actions) not in (1, num_frames):
+        actions = told.actions
+        if actions is not None and len(actions) not in (1, clip.num_frames):
             raise MediaError(
                 "bad_actions",
-                f"there are {len(actions)} actions for {num_frames} frames: give one for all of "
+                f"{len(actions)} actions for {clip.num_frames} frames: give one for all of "
                 "the clip, or one for each frame",
             )
         fps = float(self._stages[sample.stage].fps[sample.ordinal])
         return Window(
-            clip_id=clip_id,
+            clip_id=clip.clip_id,
             frames=torch.from_numpy(rgb),
             caption=told.caption,
             start_s=float(spec.times_s[0]),
