@@ -10,14 +10,12 @@ from safetensors.torch import load_file, save_file
 from cli.main import main
 from models.weights.folder import NAME
 from models.weights.own import load_own
-from tests.models.test_weights import Cosmos, ImageDiT, Wan
+from tests.models.test_weights import Wan, reference
 
 
-@pytest.fixture(params=["Wan", "Cosmos", "ImageDiT"])
+@pytest.fixture(params=["wan", "cosmos", "dit"])
 def folder(request, tmp_path) -> Path:
-    torch.manual_seed(0)
-    kind = {"Wan": Wan, "Cosmos": Cosmos, "ImageDiT": ImageDiT}[request.param]
-    kind.build().save_pretrained(tmp_path / "theirs" / "transformer")
+    reference(request.param).save_pretrained(tmp_path / "theirs" / "transformer")
     return tmp_path / "theirs"
 
 
