@@ -249,6 +249,7 @@ class Autoregressive(nn.Module):
             raise ValueError(f"{new} tokens at once can only be the first, {cache.num} are there")
         x, rotary = self.codes(before), cache.phases(new)
         for block in self.blocks.values():
+            assert isinstance(block, AutoregressiveBlock)
             x = block.extend(x, rotary, cache)
         cache.num += new
         return self.head(self.norm(x))

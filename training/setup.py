@@ -138,7 +138,7 @@ def settings_of(path: str) -> dict[str, Any]:
     """
     if is_own(Path(path)):
         # What these networks were trained with: Wan and Predict2 flow matching, Predict1 EDM.
-        config = load_own(Path(path)).network.config
+        config: Any = load_own(Path(path)).network.config
         first = isinstance(config, CosmosConfig) and config.learned_positions
         objective = {"target": "edm"} if first else {"target": "flow", "sigma_data": 1.0}
         return {"model": asdict(config), "objective": objective}

@@ -100,10 +100,11 @@ def test_averages_that_cannot_be_had_are_refused(asked, message):
 
 @pytest.mark.parametrize("name", ["sigma_min", "sigma_max", "rho"])
 def test_settings_of_the_other_schedule_are_refused(name):
-    changed = SamplerConfig(**{name: 3.5})
+    value: dict[str, Any] = {name: 3.5}
+    changed = SamplerConfig(**value)
     assert changed.path("edm") == "edm" and SamplerConfig().path("flow") == "flow"
     with pytest.raises(ConfigError, match=rf"sampler\.{name}=3.5 is of sampler.schedule=karras"):
         changed.path("flow")
     with pytest.raises(ConfigError, match=rf"sampler\.{name}=3.5"):
-        SamplerConfig(schedule="flow", **{name: 3.5}).path("edm")
-    assert SamplerConfig(schedule="karras", **{name: 3.5}).path("flow") == "edm"
+        SamplerConfig(schedule="flow", **value).path("edm")
+    assert SamplerConfig(schedule="karras", **value).path("flow") == "edm"

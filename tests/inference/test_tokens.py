@@ -1,5 +1,7 @@
 """Wiring tier: drawing tokens: choices, guidance, given beginnings, whole videos."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -47,7 +49,7 @@ def make_generator(levels: list[int] | None = None) -> Generator:
     )
     tokenizer = CausalTokenizer(config).eval().requires_grad_(False)
     encoding = spec.encoding(tokenizer, torch.device("cpu"))
-    network = spec.network(encoding)
+    network: Any = spec.network(encoding)
     random_weights(network)
     with torch.no_grad():
         network.head.weight.mul_(5)  # so that some tokens are likelier than others
@@ -59,7 +61,7 @@ def test_choices_come_as_often_as_the_network_says():
     uniform = (torch.arange(100_000) + 0.5) / 100_000
     rows = logits.expand(100_000, 4)
 
-    def shares(**settings: float) -> torch.Tensor:
+    def shares(**settings: Any) -> torch.Tensor:
         chosen = pick(rows, TokenSamplerConfig(**settings), uniform.double())
         return torch.bincount(chosen, minlength=4) / 100_000
 
@@ -83,7 +85,8 @@ def test_choices_come_as_often_as_the_network_says():
 @torch.no_grad()
 def test_tokens_are_what_a_loop_without_a_cache_draws(scale):
     generator = make_generator()
-    network, encoding = generator.network, generator.encoding
+    network: Any = generator.network
+    encoding = generator.encoding
     text, lens = encoding.texts(["a red film", "b"])
     layout = encoding.layout([(3, 3, 2, 4)] * 2, lens, torch.tensor([12.0, 12.0]))
     keys = rng.keys(1, "generate", step=0, sample_ids=["0", "1"])
@@ -160,7 +163,11 @@ def test_a_run_learns_by_heart_and_generates(curated, tmp_path):
     generator = load_generator(run)
     assert generator.encoding.discrete and generator.encoding.tokenizer.num_codes == 240
     Image.new("RGB", (64, 48), (200, 30, 30)).save(tmp_path / "red.png")
-    words = {"checkpoint": str(run), "prompt": "x", "output": str(tmp_path / "x.mp4")}
+    words: dict[str, Any] = {
+        "checkpoint": str(run),
+        "prompt": "x",
+        "output": str(tmp_path / "x.mp4"),
+    }
     request = GenerateConfig(
         **words, image=str(tmp_path / "red.png"), tokens=TokenSamplerConfig(top_k=20)
     )

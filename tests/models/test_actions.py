@@ -1,5 +1,7 @@
 """Wiring tier: samples of a pack that are told what is done in their frames."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,7 +21,13 @@ from tests.models.packs import (
     random_weights,
 )
 
-SHAPE = {"hidden_size": 48, "num_layers": 2, "num_heads": 4, "action_dim": 3, "prefix": True}
+SHAPE: dict[str, Any] = {
+    "hidden_size": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "action_dim": 3,
+    "prefix": True,
+}
 NETWORKS = {
     "dit": DiTConfig(**SHAPE),
     "zero": DiTConfig(**SHAPE, null_action="zero"),
@@ -30,7 +38,7 @@ DRAWN = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).double()
 """Of samples of 3, 1 and 2 frames."""
 
 
-def make_network(name: str) -> torch.nn.Module:
+def make_network(name: str) -> Any:
     network = build_network(NETWORKS[name], token_dim=TOKEN_DIM, text_dim=TEXT_DIM).double()
     random_weights(network)
     return network
@@ -79,7 +87,7 @@ def test_an_action_is_added_to_the_tokens_of_its_frame():
 
 
 def test_what_is_added_starts_at_zero():
-    network = build_network(NETWORKS["dit"], token_dim=TOKEN_DIM, text_dim=TEXT_DIM)
+    network: Any = build_network(NETWORKS["dit"], token_dim=TOKEN_DIM, text_dim=TEXT_DIM)
     initialize(network, 0)
     _, _, _, layout = make_pack(actions=Actions(DRAWN, (True, False, True)))
     x = torch.randn(layout.num_tokens, 48)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ CONFIG = AutoregressiveConfig(
 CODES = 11
 
 
-def make_model(config: AutoregressiveConfig = CONFIG) -> Autoregressive:
+def make_model(config: AutoregressiveConfig = CONFIG) -> Any:
     model = Autoregressive(config, token_dim=CODES, text_dim=TEXT_DIM).double()
     random_weights(model)
     return model
@@ -78,7 +79,7 @@ def plain_norm(v: Tensor, weight: Tensor) -> Tensor:
     return v / (v.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
 
 
-def plain_turn(v: Tensor, phase: tuple[Tensor, Tensor] | None) -> Tensor:
+def plain_turn(v: Tensor, phase: Any) -> Tensor:
     if phase is None:
         return v
     (cos, sin), (a, b) = phase, (v[:6], v[6:])

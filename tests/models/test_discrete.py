@@ -43,7 +43,7 @@ def test_a_fine_grid_is_the_identity_and_the_gradient_goes_straight_through():
     torch.testing.assert_close(on_grid, raw, atol=3e-4, rtol=0)
     weight = torch.randn_like(raw)
     (quantized(raw, LEVELS) * weight).sum().backward()
-    assert torch.equal(raw.grad, weight)
+    assert raw.grad is not None and torch.equal(raw.grad, weight)
 
 
 def test_two_to_sixteen_levels_are_near_the_best_for_normal_values():

@@ -1,5 +1,7 @@
 """Wiring tier: samples of a pack whose first frames are given, through networks and objective."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,7 +23,7 @@ from tests.models.packs import (
 )
 
 LENS = (2, 0, 1)
-SHAPE = {"hidden_size": 48, "num_layers": 2, "num_heads": 4, "prefix": True}
+SHAPE: dict[str, Any] = {"hidden_size": 48, "num_layers": 2, "num_heads": 4, "prefix": True}
 NETWORKS = {
     "dit": DiTConfig(**SHAPE),
     "moviegen": MovieGenConfig(**SHAPE, num_kv_heads=2, ffn_size=40, max_grid=[4, 4, 4]),
@@ -29,7 +31,7 @@ NETWORKS = {
 }
 
 
-def make_network(name: str) -> torch.nn.Module:
+def make_network(name: str) -> Any:
     network = build_network(NETWORKS[name], token_dim=TOKEN_DIM, text_dim=TEXT_DIM).double()
     random_weights(network)
     return network
@@ -52,7 +54,7 @@ def test_at_first_a_network_does_not_hear_of_it(name):
 
 
 def test_the_mask_starts_at_zero():
-    network = build_network(NETWORKS["dit"], token_dim=TOKEN_DIM, text_dim=TEXT_DIM)
+    network: Any = build_network(NETWORKS["dit"], token_dim=TOKEN_DIM, text_dim=TEXT_DIM)
     initialize(network, 0)
     assert not network.prefix.mask.weight.any()
 

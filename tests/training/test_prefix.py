@@ -92,10 +92,12 @@ def test_a_run_learns_to_go_on(make_config):
         assert prefix.lens == tuple(min(t - 1, 1) for t, _, _ in batch.grid.tolist())
         # At first the network says 0: the loss is that of c_skip * x, where nothing is given.
         sigma, noise = draws(Objective(config.objective), config.seed, trainer.step, prepared)
-        s = trainer.objective.precondition(sigma)
+        objective = trainer.objective
+        assert isinstance(objective, Objective)
+        s = objective.precondition(sigma)
         x = prepared.clean + prepared.layout.spread(sigma)[:, None] * noise
         error = prepared.layout.spread(s.c_skip)[:, None] * x - prepared.clean
-        weight = prepared.layout.spread(trainer.objective.weight(sigma))
+        weight = prepared.layout.spread(objective.weight(sigma))
         counts = ~prepared.layout.in_prefix
         expected = float((weight * error.square().mean(-1))[counts].mean())
         loss, grad_norm, lr = inner(batches)
