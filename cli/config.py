@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -141,7 +141,7 @@ def path_of(key: str, overrides: Sequence[str], example: str) -> str:
 
 @dataclass(kw_only=True)
 class _Paths:
-    folder: str
+    folder: str = field(metadata={"url": True})
     checkpoint: str
 
 

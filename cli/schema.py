@@ -145,7 +145,9 @@ def build_field(section: type, name: str, value: Any, prefix: str = "") -> Any:
     """The value of one field of a section, as `build` gives it and with its refusals."""
     hint, key = _hints(section)[name], prefix + name
     if name not in FREE_TEXTS and is_text(hint) and isinstance(value, str):
-        value = value if value == defaults(section)[name] else _path_or_name(hint, value, key)
+        url = _takes_urls(section, name)
+        if value != defaults(section)[name]:
+            value = _path_or_name(hint, value, key, url=url)
     return build(hint, value, key)
 
 
@@ -266,15 +268,27 @@ def _build_section(section: type, value: Any, key: str) -> Any:
         raise (ConfigError(f"{prefix}{error}") if prefix and first in hints else error) from None
 
 
-def _path_or_name(hint: Any, text: str, key: str) -> str:
-    """A text that is not free, with the home for its `~/`."""
+def _takes_urls(section: type, name: str) -> bool:
+    return any(f.name == name and f.metadata.get("url") for f in dataclasses.fields(section))
+
+
+def _path_or_name(hint: Any, text: str, key: str, *, url: bool) -> str:
+    """A text that is not free, with the home for its `~/`.
+
+    Args:
+        url: whether it may be a URL too, which a field says by its metadata `{"url": True}`.
+    """
     if not text.strip():
         null = ", or null" if is_optional(hint) else ""
         raise ConfigError(f"{key}={text} is empty: give a value{null}")
     if "://" in text:
-        raise ConfigError(
-            f"{key}={text}: this version reads and writes this machine alone; give a path"
-        )
+        from common.remote import SCHEMES, is_url  # a tenth of a second, for those who need it
+
+        if url and is_url(text):
+            return text
+        kinds = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        why = f"no URL of {kinds}" if url else "what is meant must lie on this machine"
+        raise ConfigError(f"{key}={text}: {why}; give a path")
     return str(Path(text).expanduser()) if text.startswith("~/") else text
 
 

@@ -13,6 +13,9 @@ from dataloading.buckets import Buckets
 
 DETECTORS = ("blend", "transnetv2", "content", "adaptive", "hash", "histogram", "stride")
 
+_OR_URL = {"url": True}
+"""Of a field that may be a path or a URL; see `cli.schema`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShotsConfig:
@@ -218,11 +221,12 @@ class ShardConfig:
 class Footage:
     """What is curated, and where to."""
 
-    input: str
+    input: str = field(metadata=_OR_URL)
     """A folder, searched to any depth, or one video; the URL of either (s3://, gs://, az://,
     http://, https://); or a list, a .txt file with a path or a URL in each line."""
-    output: str
-    captions: str | None = None
+    output: str = field(metadata=_OR_URL)
+    """A folder, or the URL of one in an object store (s3://, gs://, az://)."""
+    captions: str | None = field(default=None, metadata=_OR_URL)
     """A JSON file of captions by file name; null takes what lies beside the videos."""
 
 
@@ -274,7 +278,7 @@ class RefilterConfig(Decisions):
     analysis: AnalysisConfig | None = None
     """How scores are measured. Those whose settings differ from the folder's are measured again, by
     one decode of each source; null leaves all as they are."""
-    folder: str
+    folder: str = field(metadata=_OR_URL)
     """The output of a `vfm curate`."""
     limits: str | None = None
     """A YAML of these settings, as the report page saves it; on the command line it stands for
@@ -285,7 +289,7 @@ class RefilterConfig(Decisions):
 class ReshardConfig:
     """The shards of what a curated folder keeps."""
 
-    folder: str
+    folder: str = field(metadata=_OR_URL)
     """The output of a `vfm curate`."""
     rewrite: bool = False
     """Makes all shards anew, without the clips that are no longer kept. Clips that have an

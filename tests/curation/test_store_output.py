@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import from_url
 
+from cli.main import main
 from common import remote
 from common.errors import ConfigError, VfmError
 from common.store_path import Place, StorePath
@@ -264,3 +265,20 @@ def test_workers_of_ray_write_to_the_store(made: tuple[Path, Path], store: str) 
     assert curate(config).exit_code == 1
     assert _stored("s3://footage/out") == _local(made[1])
     assert StorePath("s3://footage/out/report/engine.jsonl").is_file()
+
+
+def test_the_commands_take_urls(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["input=s3://footage/raw/sub", "output=s3://footage/out", "encode=false"]
+    assert main(["curate", *where]) == 0, capsys.readouterr().err
+    assert "all settings: s3://footage/out/config.yaml" in capsys.readouterr().out
+    assert "encode: false" in StorePath("s3://footage/out/config.yaml").read_text()
+    assert main(["curate", *where, "dry_run=true"]) == 0
+    told = capsys.readouterr().out
+    assert "3 files to read" in told and "s3://footage/out, which is continued" in told
+    assert main(["refilter", "s3://footage/out", "target_yield=0.5", "dry_run=true"]) == 0
+    assert "kept: " in capsys.readouterr().out
+    assert main(["shard", "s3://footage/out", "dry_run=true"]) == 0
+    assert "shards: 0 clips" in capsys.readouterr().out
+    for words in (["data", "info"], ["view"]):
+        assert main([*words, "s3://footage/out"]) == 2
+        assert "lies in an object store" in capsys.readouterr().err
