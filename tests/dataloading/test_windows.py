@@ -14,7 +14,7 @@ from av.video.frame import VideoFrame
 from common.encoders import Encoding
 from common.errors import MediaError
 from common.media import VideoWriter
-from dataloading.windows import FrameCache, Frames, WindowSpec, decode_span, decode_window
+from dataloading.windows import FrameCache, Frames, Told, WindowSpec, decode_span, decode_window
 from tests.dataloading.folder import frame_number, pictures
 
 SIZE = (64, 48)
@@ -130,8 +130,9 @@ def test_another_shape_than_the_index_says_is_refused(tmp_path: Path) -> None:
         decode_window(video, wrong)
 
 
-def entry(num_bytes: int) -> tuple[Frames, str]:
-    return Frames(rgb=np.zeros(num_bytes, np.uint8), pts_s=np.zeros(1), end_s=np.zeros(1)), ""
+def entry(num_bytes: int) -> tuple[Frames, Told]:
+    frames = Frames(rgb=np.zeros(num_bytes, np.uint8), pts_s=np.zeros(1), end_s=np.zeros(1))
+    return frames, Told("")
 
 
 def test_the_cache_keeps_what_fits_and_no_more() -> None:
@@ -157,7 +158,7 @@ def test_the_cache_counts_what_clips_take_and_not_what_was_expected() -> None:
 def test_a_failed_decode_is_not_kept() -> None:
     cache = FrameCache(100)
 
-    def fail() -> tuple[Frames, str]:
+    def fail() -> tuple[Frames, Told]:
         raise MediaError("empty", "nothing")
 
     for _ in range(3):
@@ -170,7 +171,7 @@ def test_a_failed_decode_is_not_kept() -> None:
 def test_one_thread_decodes_and_the_others_wait() -> None:
     cache, calls, gate = FrameCache(100), [], threading.Event()
 
-    def slow() -> tuple[Frames, str]:
+    def slow() -> tuple[Frames, Told]:
         calls.append(1)
         gate.wait(5)
         return entry(10)

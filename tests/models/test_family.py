@@ -133,7 +133,7 @@ def test_no_text_is_a_learned_token_or_zero(kind):
     sizes: dict[str, Any] = {"hidden_size": 32, "num_layers": 1, "num_heads": 2}
     if kind is MovieGenConfig:
         sizes["num_kv_heads"] = 2
-    networks = {
+    networks: dict[str, Any] = {
         null: build_network(kind(**sizes, null_text=null), token_dim=8, text_dim=16)
         for null in ("learned", "zero")
     }

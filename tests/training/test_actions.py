@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,8 +98,9 @@ def test_a_run_is_told_actions_and_a_video_follows_them(acted, tmp_path):
         for i, given in enumerate(actions.given if actions else ()):
             assert not given or batch.actions[i] is not None
     generator = load_generator(tmp_path / "run")
+    network: Any = generator.network
     with torch.no_grad():
-        generator.network.actions.leave.weight.normal_()
+        network.actions.leave.weight.normal_()
     sampler = SamplerConfig(num_steps=2)
     left, right = torch.zeros(5, 2), torch.ones(5, 2)
     made = [
@@ -108,7 +110,7 @@ def test_a_run_is_told_actions_and_a_video_follows_them(acted, tmp_path):
     assert torch.equal(made[0], made[3])
     assert not torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
 
-    def read(content: object) -> torch.Tensor | None:
+    def read(content: object) -> Any:
         (tmp_path / "a.json").write_text(json.dumps(content))
         config = GenerateConfig(
             checkpoint="run", prompt="x", output="x.mp4", actions=str(tmp_path / "a.json")

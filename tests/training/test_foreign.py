@@ -1,10 +1,12 @@
 """Wiring tier: networks of other projects, trained by our trainer from their weights."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import models.wan
 from cli.main import main
 from common.errors import ConfigError, DataError
 from inference.config import SamplerConfig
@@ -29,6 +31,7 @@ SHAPE = VideoShape(num_frames=5, width=64, height=48, fps=12.0)
 def own(request, tmp_path) -> Path:
     """Converted weights of a small network for latents of 4 channels and text of 16 features."""
     torch.manual_seed(0)
+    model: Any
     if request.param == "wan":
         model = Wan.build(in_channels=4, out_channels=4, text_dim=16)
     else:
@@ -42,7 +45,8 @@ def own(request, tmp_path) -> Path:
 
 def parts(own: Path) -> tuple[NetworkConfig, ObjectiveConfig]:
     settings = settings_of(str(own))
-    config = load_own(own).network.config
+    network: Any = load_own(own).network
+    config = network.config
     assert settings["model"]["kind"] == config.kind
     return config, ObjectiveConfig(**settings["objective"])
 
@@ -94,19 +98,15 @@ def test_wan_is_told_the_time_as_it_was_trained():
     network = build_network(config, token_dim=TOKEN_DIM, text_dim=TEXT_DIM)
     random_weights(network)
     x, _, text, layout = make_pack(dtype=torch.float32)
-    from models.wan import Wan as Plain
-
-    plain = Plain(config)
+    plain = models.wan.Wan(config)
     plain.load_state_dict(network.state_dict())
     time = torch.tensor([0.25, 0.5, 1.0])
     wanted = plain(x, time * 1000, text, layout)
     torch.testing.assert_close(network(x, time, text, layout), wanted)
 
 
-def load_wan() -> NetworkConfig:
-    from models.wan import WanConfig
-
-    return WanConfig(
+def load_wan() -> models.wan.WanConfig:
+    return models.wan.WanConfig(
         hidden_size=48, num_layers=2, num_heads=4, ffn_size=40, channels=3, text_dim=TEXT_DIM
     )
 
