@@ -224,7 +224,7 @@ def test_hostile_names_and_captions_are_shown_and_never_run(visit: Visitor, tmp_
     page.wait_for_timeout(200)
     assert page.locator(".card").count() == 1
     assert page.locator("img:not([src^=thumbs])").count() == 0
-    assert page.locator("script").count() == 4  # Three data blocks and the page's own.
+    assert page.locator("script").count() == 5  # Four data blocks and the page's own.
     seen.assert_clean()
 
 
