@@ -8,7 +8,9 @@ of them is.
 
 import hashlib
 import json
-from collections.abc import Collection
+import math
+from array import array
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from common.tape import Spill
@@ -34,6 +36,7 @@ __all__ = [
     "Crop",
     "FrameScorer",
     "Score",
+    "Scores",
     "measure_hashes",
     "measure_params",
     "not_measured",
@@ -49,7 +52,29 @@ _KINDS: dict[str, type[Measure]] = {
 }
 LIGHT = Light.name
 MEASURES = (*_KINDS, BITS)
+_PLACE = {name: place for place, name in enumerate(SCORES)}
 _NEED_DETECTOR = ("text_overlay", "text_time")
+
+
+class Scores(Mapping[str, Score]):
+    """All scores of one clip, in eight bytes each: a long video has many clips. What is not among
+    those given is not valid."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, scores: Mapping[str, Score]) -> None:
+        found = (scores.get(name) for name in SCORES)
+        self._values = array("d", (s.value if s and s.valid else math.nan for s in found))
+
+    def __getitem__(self, name: str) -> Score:
+        value = self._values[_PLACE[name]]
+        return Score(0.0, False) if math.isnan(value) else Score(value, True)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SCORES)
+
+    def __len__(self) -> int:
+        return len(SCORES)
 
 
 class FrameScorer:

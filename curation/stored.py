@@ -14,7 +14,7 @@ from common.store_path import Place
 from curation.accounting import Fate
 from curation.ledger import KnownSource
 from curation.results import Collected
-from curation.scores import SCORES, Score
+from curation.scores import SCORES, Score, Scores
 from curation.tables import CROP, ClipRow, VideoRow
 
 
@@ -58,7 +58,7 @@ def _clips(table: pa.Table) -> list[ClipRow]:
             **dict(zip(_SAME, values, strict=True)),
             start_us=round(start_s * 1e6),
             end_us=round(end_s * 1e6),
-            scores=dict(zip(SCORES, of_clip, strict=True)),
+            scores=Scores(dict(zip(SCORES, of_clip, strict=True))),
             crop=None if None in box else (box[0], box[1], box[2], box[3]),
         )
         for values, (start_s, end_s), of_clip, box in zip(same, spans, scores, boxes, strict=True)

@@ -62,7 +62,7 @@ class ClipRow:
     num_frames: int
     caption: str | None
     caption_source: str | None
-    scores: dict[str, Score]
+    scores: Mapping[str, Score]
     crop: Crop | None
     thumbnail: str | None
     bucket: str | None

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from curation.scores import (
     Crop,
     FrameScorer,
     Score,
+    Scores,
     measure_hashes,
     measure_params,
 )
@@ -42,7 +43,7 @@ class ScoredClip:
     start_us: int
     end_us: int
     num_frames: int
-    scores: dict[str, Score]
+    scores: Mapping[str, Score]
     crop: Crop | None
     """What is inside its black bars, in pixels as displayed; None where that cannot be told."""
 
@@ -270,7 +271,7 @@ class Analyse(Stage[SourceFile, Analysis]):
             scores["bits_per_pixel"] = as_score(bits)
         if LIGHT in measures:
             crop = seen.scorer.crop(start, end, seen.info.width, seen.info.height)
-        return replace(clip, scores=scores, crop=crop)
+        return replace(clip, scores=Scores(scores), crop=crop)
 
 
 @contextlib.contextmanager
@@ -292,7 +293,10 @@ def reduced_size(width: int, height: int, width_px: int) -> tuple[int, int]:
 
 
 def analysis_to_dict(analysis: Analysis) -> dict[str, Any]:
-    return asdict(analysis)
+    raw = asdict(analysis)
+    for clip in raw["clips"]:
+        clip["scores"] = dict(clip["scores"])
+    return raw
 
 
 def analysis_from_dict(raw: dict[str, Any]) -> Analysis:
@@ -302,7 +306,7 @@ def analysis_from_dict(raw: dict[str, Any]) -> Analysis:
 
 
 def _clip_from_dict(raw: dict[str, Any]) -> ScoredClip:
-    scores = {name: Score(*score) for name, score in raw["scores"].items()}
+    scores = Scores({name: Score(*score) for name, score in raw["scores"].items()})
     crop = None if raw["crop"] is None else tuple(raw["crop"])
     return ScoredClip(**{**raw, "scores": scores, "crop": crop})
 
