@@ -39,6 +39,7 @@ RULES = (
     Rule(score="blur", side="min", setting="blur.min", reason="blur"),
     Rule(score="blur", side="max", setting="blur.max", reason="oversharp"),
     Rule(score="text_overlay", side="max", setting="text_overlay.max", reason="text_overlay"),
+    Rule(score="text_moving", side="max", setting="text_overlay.max_moving", reason="text_overlay"),
     Rule(score="freeze", side="max", setting="freeze.max", reason="static"),
     Rule(score="freeze_s", side="max", setting="freeze.max_s", reason="static"),
     Rule(score="jitter", side="max", setting="jitter.max", reason="jitter"),

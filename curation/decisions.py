@@ -92,8 +92,11 @@ class TextOverlayConfig:
     """Share of the picture under text that stays in its place."""
 
     max: Limit = 0.12
-    """An eighth: a headline and a banner over the whole width. Two lines of subtitles are a
-    twentieth, a logo a hundredth."""
+    """An eighth: a headline and a banner over the whole width. Less may belong to a picture that
+    stands still, such as a chart or a page."""
+    max_moving: Limit = 0.025
+    """The same where the picture moves beneath it, so that the text lies over it. Two lines of
+    subtitles are a twentieth, a logo a hundredth."""
 
 
 _POSSIBLE = {

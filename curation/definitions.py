@@ -171,6 +171,13 @@ DEFINITIONS = {
         invalid=f"{_SHORT_OVERLAY}, or no text detector",
         source="PP-OCR's detector (Liao et al. 2020) where strokes stay",
     ),
+    "text_moving": Definition(
+        measure="overlay",
+        unit="share of the picture",
+        meaning="under text that stands there, as text_overlay, while the picture beside it moves",
+        invalid=f"{_SHORT_OVERLAY}, no text detector, or what is beside it stands still",
+        source="as text_overlay",
+    ),
     "text_time": Definition(
         measure="overlay",
         unit="share of the time",

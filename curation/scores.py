@@ -53,7 +53,7 @@ _KINDS: dict[str, type[Measure]] = {
 LIGHT = Light.name
 MEASURES = (*_KINDS, BITS)
 _PLACE = {name: place for place, name in enumerate(SCORES)}
-_NEED_DETECTOR = ("text_overlay", "text_time")
+_NEED_DETECTOR = ("text_overlay", "text_moving", "text_time")
 
 
 class Scores(Mapping[str, Score]):

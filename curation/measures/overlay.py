@@ -39,11 +39,18 @@ _CORNER = 0.3
 """Of each side: where logos stand."""
 _STANDING = 0.5
 """Share of strokes that stay, from which on the picture itself stands and hides what lies on it."""
+_MOVING = 0.25
+"""Share of the strokes beside the text that stay, up to which the picture moves under it."""
+_BESIDE = np.ones((9, 9), np.uint8)
+"""By how far text is left out where the picture beside it is looked at."""
+_LEAST_STROKES = 0.005
+"""Of the picture beside the text; fewer tell nothing."""
 _SOME_TEXT = 0.01
 
 
 class Overlay(Measure):
     name = "overlay"
+    version = 2
     every_frame = True
 
     def __init__(self, config: AnalysisConfig, spill: Spill) -> None:
@@ -57,11 +64,13 @@ class Overlay(Measure):
             ("strokes", np.uint8, (len(_NOTHING),)),
             ("text", np.uint8, (len(_NOTHING),)),
             ("standing", np.float64),
+            ("beside", np.float64),
         )
         """What stayed until another time: where strokes stay and where text stands, a bit for each
-        cell of a grid, and the share of all strokes that stay, NaN where there are none."""
+        cell of a grid; of all strokes and of those beside text the share that stays, NaN where
+        there are too few."""
         self._found: tuple[int, np.ndarray] | None = None
-        """When text was last looked for, and where it stood."""
+        """When text was last looked for, and where it stood: `uint8 [H, W]` of 0 and 1."""
         self._last_us = -_HELD_US
 
     @classmethod
@@ -94,42 +103,58 @@ class Overlay(Measure):
         density = cv2.boxFilter(kept.astype(np.float32), -1, _AROUND)
         dense = (density > _DENSE).astype(np.uint8)
         num = int(strokes.sum())
+        text = self._text(picture, oldest[0], float(dense.mean()))
         self._looks.append(
             oldest[0],
             picture.pts_us,
             _packed(dense),
-            self._text(picture, oldest[0], float(dense.mean())),
+            _NOTHING if text is None else _packed(text),
             float(kept.sum()) / num if num else math.nan,
+            _share_beside(kept, strokes, text),
         )
 
-    def _text(self, picture: Picture, since_us: int, share: float) -> np.ndarray:
+    def _text(self, picture: Picture, since_us: int, share: float) -> np.ndarray | None:
+        """Where text stands; None where it was not looked for."""
         finder = detector() if self._config.text else None
         if finder is None or share < _GATE:
-            return _NOTHING
+            return None
         if self._found is None or self._found[0] < since_us:
-            self._found = (picture.pts_us, _packed(finder.find(picture.bgr)))
+            self._found = (picture.pts_us, finder.find(picture.bgr))
         return self._found[1]
 
     def over(self, start_us: int, end_us: int) -> Values:
         """`text_overlay`: share of the picture under text that stands there for three quarters of
-        the time; `text_time`: share of the time in which text stays anywhere; `logo`: share of the
+        the time; `text_moving`: the same where the picture beside the text moves, not told of
+        others; `text_time`: share of the time in which text stays anywhere; `logo`: share of the
         picture where strokes stay throughout in its corners, not told of a picture that stands
         still itself. All None under 0.7 seconds."""
         looks = self._looks.between(start_us, end_us)
         looks = looks[looks["to"] < end_us]
-        values: Values = dict.fromkeys(("text_overlay", "text_time", "logo"))
+        values: Values = dict.fromkeys(("text_overlay", "text_moving", "text_time", "logo"))
         if not len(looks):
             return values
         if self._config.text and detector() is not None:
             texts = _unpacked(looks["text"])
             presence = texts.mean(axis=0)
             values["text_overlay"] = float(np.mean(presence >= _MOST_OF_TIME))
+            beside = median(looks["beside"][~np.isnan(looks["beside"])])
+            if beside is not None and beside < _MOVING:
+                values["text_moving"] = values["text_overlay"]
             values["text_time"] = float(np.mean(texts.mean(axis=(1, 2)) >= _SOME_TEXT))
         standing = median(looks["standing"][~np.isnan(looks["standing"])])
         if standing is None or standing < _STANDING:
             strokes = _unpacked(looks["strokes"]).mean(axis=0)
             values["logo"] = float(np.mean((strokes >= _ALWAYS) & _CORNERS))
         return values
+
+
+def _share_beside(kept: np.ndarray, strokes: np.ndarray, text: np.ndarray | None) -> float:
+    """Of the strokes beside the text, how many stay. What a text itself adds would make a picture
+    that runs beneath it look still."""
+    if text is not None:
+        strokes = strokes & (cv2.dilate(text, _BESIDE) == 0)
+    num = int(strokes.sum())
+    return float((kept & strokes).sum()) / num if num >= _LEAST_STROKES * strokes.size else math.nan
 
 
 def _packed(mask: np.ndarray) -> np.ndarray:

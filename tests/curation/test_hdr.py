@@ -42,7 +42,9 @@ def _written(path: Path, transfer: str, *, tagged: bool = True) -> Path:
     height, width = picture.shape[:2]
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx265", rate=20, options={"x265-params": "crf=4"})
+        stream = container.add_stream(
+            "libx265", rate=20, options={"x265-params": "crf=4:log-level=error"}
+        )
         assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p10le"
         context = stream.codec_context

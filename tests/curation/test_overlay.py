@@ -90,6 +90,27 @@ def test_text_in_the_scene_is_no_overlay() -> None:
 
 
 @needs_detector
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_small_text_over_a_moving_picture_is_told_from_that_of_a_still_one(seed: int) -> None:
+    def ticker(bgr: np.ndarray, t: float) -> None:
+        _write(bgr, "LIVE from the arena", (20, 165), 0.7)
+
+    over = _measured(ticker, seed=seed)
+    assert over["text_moving"] == over["text_overlay"] is not None
+    assert 0.03 < over["text_overlay"] < 0.12
+    assert _measured(_nothing, seed=seed)["text_moving"] == 0.0
+    chart = _backdrop(seed)[:180, :320].astype(np.uint8)
+
+    def still(bgr: np.ndarray, t: float) -> None:
+        bgr[:] = chart
+        ticker(bgr, t)
+
+    page = _measured(still, seed=seed)
+    assert page["text_moving"] is None
+    assert page["text_overlay"] is not None and page["text_overlay"] > 0.03
+
+
+@needs_detector
 def test_subtitles_come_and_go() -> None:
     def subtitle(bgr: np.ndarray, t: float) -> None:
         if t < 2:
@@ -158,7 +179,8 @@ def test_a_missing_package_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     why = text.why_absent()
     assert why is not None and "onnxruntime is not installed: pip install" in why
-    assert not_measured(AnalysisConfig()) == {"text_overlay": why, "text_time": why}
+    names = ("text_overlay", "text_moving", "text_time")
+    assert not_measured(AnalysisConfig()) == dict.fromkeys(names, why)
     assert not_measured(AnalysisConfig(text=False)) == {}
 
 
