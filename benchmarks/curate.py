@@ -53,7 +53,7 @@ class Settings:
     video: str = ""
     rounds: int = 3
     threads: int = 1
-    memory_s: float = 120.0
+    memory_s: float = 70.0
     """More than the minute that shot detection looks back over."""
     longer: int = 10
     """0 leaves out how memory grows."""
