@@ -1,5 +1,6 @@
 """Scores and shots: each score follows its dose and little else. No files, no network."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from curation.definitions import DEFINITIONS, markdown_table
 from curation.measures.base import Picture
 from curation.measures.focus import Focus, sharpness
 from curation.measures.motion import Motion
-from curation.scores import MEASURES, SCORES, FrameScorer, Score, measure_hashes
+from curation.scores import MEASURES, SCORES, FrameScorer, Score, Scores, measure_hashes
 from curation.stages.analyse import ScoredClip, reduced_size
 from tests.curation import footage
 
@@ -193,3 +194,14 @@ def test_the_table_of_scores_is_the_one_in_the_docs() -> None:
     assert markdown_table() in page.read_text(encoding="utf-8")
     assert {d.measure for d in DEFINITIONS.values()} == set(MEASURES)
     assert all(d.unit and d.meaning and d.source for d in DEFINITIONS.values())
+
+
+def test_scores_of_a_clip_are_those_given_and_the_rest_is_not_valid() -> None:
+    given = {"blur": Score(0.0, True), "motion": Score(0.1234567, True), "luma": Score(7.0, False)}
+    kept = Scores(given)
+    assert list(kept) == list(SCORES) == list(dict(kept))
+    assert (kept["blur"], kept["motion"]) == (given["blur"], given["motion"])
+    assert all(kept[name] == Score(0.0, False) for name in SCORES[2:])
+    assert Scores(kept) == kept == pickle.loads(pickle.dumps(kept))
+    with pytest.raises(KeyError):
+        kept["taste"]
