@@ -96,8 +96,9 @@ def test_small_text_over_a_moving_picture_is_told_from_that_of_a_still_one(seed:
         _write(bgr, "LIVE from the arena", (20, 165), 0.7)
 
     over = _measured(ticker, seed=seed)
-    assert over["text_moving"] == over["text_overlay"] is not None
-    assert 0.03 < over["text_overlay"] < 0.12
+    share = over["text_overlay"]
+    assert share is not None and 0.03 < share < 0.12
+    assert over["text_moving"] == share
     assert _measured(_nothing, seed=seed)["text_moving"] == 0.0
     chart = _backdrop(seed)[:180, :320].astype(np.uint8)
 

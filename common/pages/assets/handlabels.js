@@ -4,12 +4,22 @@
 function makeHandLabels(known, changed) {
   const key = `vfm labels ${location.pathname}`;
   const labels = new Map(); // Clip id to whether it shall be kept.
-  try {
-    const there = new Set(known);
-    for (const [id, keep] of JSON.parse(localStorage.getItem(key) ?? "[]")) {
-      if (there.has(id)) labels.set(id, keep === true);
-    }
-  } catch { /* No storage, or not ours: labels last as long as the page. */ }
+  const there = new Set(known);
+  const read = () => {
+    labels.clear();
+    try {
+      for (const [id, keep] of JSON.parse(localStorage.getItem(key) ?? "[]")) {
+        if (there.has(id)) labels.set(id, keep === true);
+      }
+    } catch { /* No storage, or not ours: labels last as long as the page. */ }
+  };
+  read();
+  // The same page in another window, whose labels may also come later than this one is opened.
+  window.addEventListener("storage", (event) => {
+    if (event.key !== key) return;
+    read();
+    changed();
+  });
   const store = () => {
     try {
       localStorage.setItem(key, JSON.stringify([...labels]));
