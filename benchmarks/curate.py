@@ -1,9 +1,11 @@
 """What the analysis of footage costs, beside its parts alone and beside shot detection alone."""
 
 import concurrent.futures
+import contextlib
 import itertools
 import math
 import multiprocessing
+import re
 import resource
 import shutil
 import statistics
@@ -123,11 +125,25 @@ def alone(run: Callable[[str, int], float], path: str, threads: int) -> Cost:
 
 def _measured(run: Callable[[str, int], float], path: str, threads: int) -> Cost:
     _import_all()
+    _forget_peak()
     before, began = _cpu_s(), time.perf_counter()
     video_s = run(path, threads)
     wall_s, cpu_s = time.perf_counter() - began, _cpu_s() - before
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Cost(cpu_s=cpu_s, wall_s=wall_s, peak_mib=peak, video_s=video_s)
+    return Cost(cpu_s=cpu_s, wall_s=wall_s, peak_mib=_peak_mib(), video_s=video_s)
+
+
+def _forget_peak() -> None:
+    """The peak of a process begins with that of the one which started it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_mib() -> float:
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        if found is not None:
+            return int(found[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _import_all() -> None:
