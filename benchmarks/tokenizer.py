@@ -28,8 +28,8 @@ coefficients of the greatest variance in the training windows, the best choice i
 rest are ours: the linear code alone, the demo's, one with an encoder network, and one by the whole
 recipe (L1, perceptual, KL). Seconds are processor time of the fit.
 
-The last rows put a clip of 41 frames through encoder and decoder in pieces and as a whole. Then
-clips of 41 and of 401 frames go through in pieces, each in a process of its own, whose peak memory
+The last rows put a clip of 81 frames through encoder and decoder in pieces and as a whole. Then
+clips of 81 and of 801 frames go through in pieces, each in a process of its own, whose peak memory
 they give.
 
 examples:
@@ -37,7 +37,7 @@ examples:
   vfm bench tokenizer path=curated steps=400 json=tokenizer.json
 """
 
-SHORT, LONG = 41, 401
+SHORT, LONG = 81, 801
 """Frames of the clips that are streamed."""
 
 

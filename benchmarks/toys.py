@@ -33,7 +33,7 @@ TOLD = ("captions", "classes")
 class Settings:
     told: list[str] = field(default_factory=lambda: list(TOLD))
     """Of captions, classes."""
-    steps: int = 2400
+    steps: int = 3000
     samples: int = 200
     seed: int = 0
     threads: int = 1

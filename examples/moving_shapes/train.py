@@ -63,7 +63,7 @@ class Settings:
     told: Literal["captions", "classes"] = "captions"
     kinds: list[int] = field(default_factory=lambda: list(range(len(KINDS))))
     """Which of `KINDS` are learned."""
-    steps: int = 2400
+    steps: int = 3000
     batch: int = 24
     hidden_size: int = 128
     num_layers: int = 4

@@ -62,6 +62,7 @@ def test_own_footage(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (quick / "out/index.html").read_text()
     assert "Blobs &lt;one&gt;." in page
     assert "Other blobs." in page
+    assert "This tokenizer" in page and "3D DCT, 16 coefficients a block" in page
     assert len(list((quick / "out/generated").glob("*-generated.mp4"))) == 2
     metrics = (quick / "out/run/metrics.jsonl").read_bytes()
 

@@ -104,6 +104,14 @@ def test_the_divider_uncovers_the_real_video(visit: Visitor, story: Path) -> Non
     assert "100%" in page.locator(".over").evaluate("v => v.style.clipPath")
 
 
+def test_a_table_holds_the_tokenizer_against_others(visit: Visitor, story: Path) -> None:
+    rows = visit(story).page.locator("#tokenizer tbody tr")
+    assert [row.split() for row in rows.all_inner_texts()] == [
+        ["This", "tokenizer", "32.4", "0.921"],
+        ["3D", "DCT", "30.1", "0.887"],
+    ]
+
+
 def test_filters_show_the_clips_of_a_reason(visit: Visitor, story: Path, run: DemoPage) -> None:
     page = visit(story).page
     chips = page.locator("#clip-filters button")
