@@ -73,7 +73,7 @@ def read_floor(folder: Path, workers: int) -> Iterator[Parts]:
     from dataloading.parts import PartTable
 
     table = PartTable.open(folder)
-    files = [os.open(path, os.O_RDONLY) for path in table.shards]
+    files = [os.open(str(path), os.O_RDONLY) for path in table.shards]
     for _, shard, parts in table.places(np.arange(len(table))):
         found = {name: os.pread(files[shard], size, offset) for name, offset, size in parts}
         yield found["json"], found["mp4"], found["bin"]

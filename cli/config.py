@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 """Found beside this package, in a checkout as in an installed wheel."""
 
-FOLDER_FIRST = frozenset({"refilter", "shard"})
+FOLDER_FIRST = frozenset({"encode", "refilter", "shard"})
 """Commands that work on one folder: its name may be written without the `folder=` before it."""
 
 T = TypeVar("T")

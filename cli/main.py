@@ -44,6 +44,7 @@ _ORDER = (
     "refilter",
     "shard",
     "tokenizer",
+    "encode",
     "pretrain",
     "finetune",
     "convert",

@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.errors import ConfigError, DataError, nearest
-from dataloading.config import SPLITS, Compression, LoaderConfig
+from common.store_path import place_of
+from dataloading.config import SPLITS, Compression, CurriculumStage, LoaderConfig
+from dataloading.encoded import check_settings, encoded_windows
 from dataloading.index import ClipTable
 from dataloading.order import FixedOrder, ShuffledOrder
 from dataloading.plan import PackRules, Planner, Stage
-from dataloading.sources import Order
+from dataloading.sources import Order, Sample
 from dataloading.split import Windows, WindowShape, windows_of
 
 PLAN_VERSION = 3
@@ -51,11 +52,13 @@ class Catalogue:
         self.config = config
         self.compression = compression
         self.split = split
-        self.table = ClipTable([Path(path) for path in config.paths])
+        self.table = ClipTable([place_of(path) for path in config.paths])
+        if self.table.encoded:
+            check_settings(self.table.encoded, " and ".join(config.paths), config, compression)
         self.stages = [
             Stage(
                 from_pack=stage.from_pack,
-                windows=windows_of(self.table, config, compression, split, stage),
+                windows=self._windows(split, stage),
                 shares=[(stage.blend or {}).get(path, 0.0) for path in config.paths],
             )
             for stage in (config.stages[-1:] if split == "val" else config.stages)
@@ -74,6 +77,10 @@ class Catalogue:
             window=1 if split == "val" else config.window(mean_tokens),
             alike=config.batches == "bucketed",
         )
+
+    def _windows(self, split: str, stage: CurriculumStage) -> Windows:
+        of = encoded_windows if self.table.encoded else windows_of
+        return of(self.table, self.config, self.compression, split, stage)
 
     def _check_shares(self) -> None:
         """Refuses a stage in which a folder is to give samples and has none."""
@@ -150,6 +157,12 @@ class Catalogue:
             "compression": [compression.temporal, compression.spatial, *compression.patch],
         }
 
+    def shape_of(self, sample: Sample) -> tuple[int, int, int]:
+        """Frames, width and height of the sample's window."""
+        windows = self.stages[sample.stage].windows
+        width, height = windows.size[sample.ordinal].tolist()
+        return int(windows.candidates[sample.candidate]), width, height
+
     # What there is
 
     @property
@@ -159,7 +172,7 @@ class Catalogue:
 
     def val_windows(self) -> list[ValWindow]:
         """The held-out windows, in their order, whatever this loader's own split."""
-        windows = windows_of(self.table, self.config, self.compression, "val")
+        windows = self._windows("val", self.config.stages[-1])
         held = np.flatnonzero(windows.usable)
         lengths = windows.candidates[np.argmax(windows.starts[held] > 0, axis=1)]
         starts_s = windows.first[held, 0] / self.table.fps[held]

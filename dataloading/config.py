@@ -79,13 +79,13 @@ class CurriculumStage:
 class LoaderConfig:
     """From curated folders to a stream of packs.
 
-    `cache_bytes`, `prefetch_packs`, `num_threads`, `storage_timeout_s`, `max_bad_clips` and
-    `accept_changes` never change what is delivered, so a resumed run may change them; others only
-    with `accept_changes`.
+    `cache_bytes`, `remote_cache_bytes`, `prefetch_packs`, `num_threads`, `storage_timeout_s`,
+    `max_bad_clips` and `accept_changes` never change what is delivered, so a resumed run may change
+    them; others only with `accept_changes`.
     """
 
     path: str
-    """The curated folder: the one that holds `shards/`."""
+    """The curated folder, or its URL in an object store: what holds `shards/`."""
     token_budget: int
     """Tokens per pack, at most."""
     num_frames: list[int]
@@ -134,6 +134,8 @@ class LoaderConfig:
     prefetch_packs: int = 2
     """Packs that are read ahead of the one in use; each is in memory, decoded."""
     num_threads: int = 2
+    remote_cache_bytes: int = 1 << 28
+    """Memory for clips as they lie in an object store: what fits is fetched once."""
     storage_timeout_s: float = 50.0
     """A file that takes longer to read ends the run with its name."""
     max_bad_clips: int = 100
@@ -171,6 +173,7 @@ class LoaderConfig:
             self._at_least(name, 1)
         self._at_least("cache_bytes", 0)
         self._at_least("action_dim", 0)
+        self._at_least("remote_cache_bytes", 0)
         self._at_least("max_bad_clips", 0)
         if not self.storage_timeout_s > 0:
             raise ConfigError(f"storage_timeout_s is {self.storage_timeout_s}, must be positive")

@@ -4,19 +4,21 @@ Three kinds are told apart: `curated` (ours, with a manifest and indexes), `ener
 megatron-energon, with `.nv-meta`) and `webdataset` (tars and nothing else).
 """
 
+import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from common.errors import DataError
+from common.errors import DataError, MediaError
+from common.ranges import Ranges
 from common.storage import TEMPORARY_PREFIX
+from common.store_path import Place, StorePath
 from dataloading.energon import META_FOLDER
 from dataloading.schema import MANIFEST_NAME, Manifest, read_manifest
 
@@ -31,8 +33,8 @@ class ShardFolder:
     """`shards` are paths relative to `root`, with forward slashes; `counts` their stated numbers of
     samples, empty where nothing states them."""
 
-    path: Path
-    root: Path
+    path: Place
+    root: Place
     kind: str
     shards: list[str]
     counts: dict[str, int]
@@ -74,7 +76,7 @@ class TarSample:
         return next(found, None)
 
 
-def open_folder(path: Path) -> ShardFolder:
+def open_folder(path: Place) -> ShardFolder:
     """Finds out what `path` is. Raises `DataError` in one line where it holds no shards."""
     if not path.is_dir():
         raise DataError(
@@ -109,16 +111,33 @@ def open_folder(path: Path) -> ShardFolder:
     return ShardFolder(path=path, root=path, kind="webdataset", shards=shards, counts={})
 
 
-def tars_below(root: Path) -> list[str]:
+def tars_below(root: Place) -> list[str]:
     """All finished tars, relative to `root`, sorted."""
-    return sorted(
-        found.relative_to(root).as_posix()
-        for found in root.rglob("*.tar")
-        if found.is_file() and not found.name.startswith(TEMPORARY_PREFIX)
-    )
+    if isinstance(root, StorePath):
+        tars = [str(found.relative_to(root)) for found in root.rglob("*.tar")]
+    else:
+        tars = [p.relative_to(root).as_posix() for p in root.rglob("*.tar") if p.is_file()]
+    return sorted(t for t in tars if not t.rpartition("/")[2].startswith(TEMPORARY_PREFIX))
 
 
-def energon_counts(root: Path) -> dict[str, int]:
+def sizes_below(root: Place) -> Callable[[str], int]:
+    """From a path below `root` to the size of that file; a store is asked once for all of them.
+
+    What is returned raises `OSError` as `Path.stat` does.
+    """
+    if not isinstance(root, StorePath):
+        return lambda name: (root / name).stat().st_size
+    sizes = dict(root.keys())
+
+    def of(name: str) -> int:
+        if name not in sizes:
+            raise FileNotFoundError(f"{root / name} does not exist")
+        return sizes[name]
+
+    return of
+
+
+def energon_counts(root: Place) -> dict[str, int]:
     """Samples of each shard, as `.nv-meta` says. Raises `DataError` naming the file at fault."""
     meta = root / META_FOLDER
     path = next((p for n in ("json", "yaml") if (p := meta / f".info.{n}").is_file()), None)
@@ -132,7 +151,7 @@ def energon_counts(root: Path) -> dict[str, int]:
         raise DataError(f"{path} is damaged ({why}); run `energon prepare` again") from error
 
 
-def list_tar(path: Path) -> tuple[list[Member], list[str]]:
+def list_tar(path: Place) -> tuple[list[Member], list[str]]:
     """The files of a tar in their order, and what is wrong with its structure, in sentences.
 
     A list that ends at damage holds what lies before it. Raises `DataError` where the file cannot
@@ -144,7 +163,8 @@ def list_tar(path: Path) -> tuple[list[Member], list[str]]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     with file:
-        size = path.stat().st_size
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 for info in tar:
@@ -153,7 +173,7 @@ def list_tar(path: Path) -> tuple[list[Member], list[str]]:
                         members.append(Member(name=info.name, num_bytes=info.size, **at))
                 # Where a header is damaged, the standard library takes it for the end.
                 end = tar.offset
-        except (tarfile.TarError, OSError, ValueError) as error:
+        except (tarfile.TarError, OSError, ValueError, MediaError) as error:
             return members, [f"no readable tar after {len(members)} files: {error}"]
         if members and members[-1].offset + members[-1].num_bytes > size:
             return members, [f"ends at byte {size}, in the middle of {members[-1].name}"]
@@ -173,17 +193,12 @@ def samples_of(shard: str, members: Iterable[Member]) -> Iterator[TarSample]:
         yield TarSample(shard=shard, key=key, parts={match[2]: m for match, m in group})
 
 
-def read_member(root: Path, shard: str, member: Member) -> bytes:
+def read_member(root: Place, shard: str, member: Member) -> bytes:
     """A file's content. Raises `DataError` where the shard cannot be read."""
-    try:
-        with (root / shard).open("rb") as file:
-            file.seek(member.offset)
-            return file.read(member.num_bytes)
-    except OSError as error:
-        raise DataError(f"cannot read {root / shard}: {error.strerror or error}") from error
+    return Ranges().read(root / shard, member.num_bytes, member.offset)
 
 
-def described(root: Path, sample: TarSample) -> tuple[dict[str, Any], str | None]:
+def described(root: Place, sample: TarSample) -> tuple[dict[str, Any], str | None]:
     """What a sample's JSON says, and its caption: from there, else from a text file.
 
     Unreadable ones say nothing; `dataloading.verify` names them.

@@ -2,13 +2,15 @@
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from common.errors import DataError
-from dataloading.schema import Manifest, ShardInfo, read_index, read_manifest
+from common.store_path import Place
+from dataloading.folder import sizes_below
+from dataloading.schema import EncodedWith, Manifest, ShardInfo, read_index, read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +18,7 @@ class ClipLocation:
     """Where one clip's two members lie in its shard."""
 
     clip_id: str
-    shard: Path
+    shard: Place
     video_offset: int
     video_bytes: int
     json_offset: int
@@ -24,21 +26,26 @@ class ClipLocation:
     width: int
     height: int
     num_frames: int
+    suffix: str = ".mp4"
+    """Of what stands under `video`."""
 
 
 class ClipTable:
     """Clips by ordinal: folder by folder, in each by the manifest's order of shards and rows.
 
     Attributes:
+        num_frames: `int64 [n]`, of pictures.
         width, height: `int64 [n]`, pixels as displayed.
         fps, duration_s: `float64 [n]`.
         num_bytes: `int64 [n]`, of the video and the JSON together.
         shard_start: `int64 [num_shards + 1]`, the first ordinal of each shard.
         folder_start: `int64 [num_folders + 1]`, the first shard of each folder.
+        encoded: what the folders were encoded with, where they hold windows and no clips.
+        splits: for each of such windows, `train` or `val`.
         fingerprints: one for each folder; it changes when any of its indexes or shards does.
     """
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: list[Place]) -> None:
         """Checks that every shard is there, whole by its size, and as its index says, and that no
         two clips have one id: they would be one sample to every random draw.
 
@@ -46,8 +53,10 @@ class ClipTable:
         """
         tables: list[pa.Table] = []
         folders: list[int] = [0]
-        self.shards: list[Path] = []
+        self.shards: list[Place] = []
+        self._infos: list[ShardInfo] = []
         self.fingerprints: list[str] = []
+        encoded: list[EncodedWith | None] = []
         for path in paths:
             folder = path / "shards"
             manifest = read_manifest(folder)
@@ -57,11 +66,20 @@ class ClipTable:
             tables += [_checked_index(folder, shard) for shard in manifest.shards]
             self.shards += [folder / shard.path for shard in manifest.shards]
             self.fingerprints.append(_fingerprint(manifest))
+            encoded.append(manifest.encoded)
             folders.append(len(self.shards))
+            self._infos += manifest.shards
         self._table = pa.concat_tables(tables)
         _check_ids(" and ".join(map(str, paths)), self._table["clip_id"])
         self.shard_start = np.cumsum([0, *(table.num_rows for table in tables)], dtype=np.int64)
         self.folder_start = np.array(folders, dtype=np.int64)
+        self.encoded = encoded[0]
+        if any(other != self.encoded for other in encoded):
+            raise DataError(
+                f"{' and '.join(map(str, paths))} cannot be blended: they hold clips and encoded "
+                "windows, or windows that were encoded otherwise"
+            )
+        self.num_frames = self._column("num_frames", np.int64)
         self.width = self._column("width", np.int64)
         self.height = self._column("height", np.int64)
         self.fps = self._column("fps", np.float64)
@@ -90,17 +108,24 @@ class ClipTable:
             width=value["width"],
             height=value["height"],
             num_frames=value["num_frames"],
+            suffix=".safetensors" if self.encoded else ".mp4",
         )
+
+    @cached_property
+    def splits(self) -> np.ndarray:
+        named = [shard.path.partition("/")[0] for shard in self._infos]
+        return np.repeat(named, np.diff(self.shard_start))
 
     def _column(self, name: str, dtype: type) -> np.ndarray:
         return self._table[name].to_numpy().astype(dtype)
 
 
-def _check_files(folder: Path, manifest: Manifest) -> None:
+def _check_files(folder: Place, manifest: Manifest) -> None:
     faults = []
+    size_of = sizes_below(folder)
     for shard in manifest.shards:
         try:
-            size = (folder / shard.path).stat().st_size
+            size = size_of(shard.path)
         except FileNotFoundError:
             faults.append(f"{shard.path} is missing")
             continue
@@ -127,7 +152,7 @@ def _check_ids(named: str, ids: pa.ChunkedArray) -> None:
     )
 
 
-def _checked_index(folder: Path, shard: ShardInfo) -> pa.Table:
+def _checked_index(folder: Place, shard: ShardInfo) -> pa.Table:
     path = folder / shard.index_path
     table = read_index(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from common.store_path import Place
 from dataloading.folder import open_folder
 from dataloading.parts import scan, write_parts
 
@@ -18,7 +18,7 @@ class Indexed:
     """What is wrong with shards, in sentences; what lies before the damage is in the index."""
 
 
-def index_folder(path: Path, tick: Callable[[], None] = lambda: None) -> Indexed:
+def index_folder(path: Place, tick: Callable[[], None] = lambda: None) -> Indexed:
     """Writes the indexes beside the tars. `tick` is called for each shard.
 
     Raises `DataError` where `path` holds no shards.

@@ -8,7 +8,15 @@ from common.errors import DataError, MediaError
 from common.media import VideoReader
 from dataloading.catalogue import Catalogue
 from dataloading.config import Compression, LoaderConfig
-from dataloading.folder import ShardFolder, TarSample, described, list_tar, read_member, samples_of
+from dataloading.folder import (
+    ShardFolder,
+    TarSample,
+    described,
+    list_tar,
+    read_member,
+    samples_of,
+    sizes_below,
+)
 from dataloading.schema import read_index
 
 MAX_PROBED = 200
@@ -70,10 +78,11 @@ def _from_indexes(folder: ShardFolder, found: Contents) -> None:
 
 def _from_tars(folder: ShardFolder, found: Contents) -> None:
     samples: list[TarSample] = []
+    size_of = sizes_below(folder.root)
     for shard in folder.shards:
         path = folder.root / shard
         try:
-            found.num_bytes += path.stat().st_size
+            found.num_bytes += size_of(shard)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         members, faults = list_tar(path)

@@ -9,9 +9,11 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from common.errors import ConfigError, DataError, MediaError
+from common.ranges import Ranges
 from dataloading.batch import Batch, cumulative
 from dataloading.catalogue import Catalogue, ValWindow
 from dataloading.config import Compression, LoaderConfig
+from dataloading.encoded import EncodedReader
 from dataloading.plan import Planner
 from dataloading.prefetch import Pending, Prefetcher
 from dataloading.reader import Window, WindowReader
@@ -80,7 +82,7 @@ class PackedLoader(IterableDataset[Batch]):
         self._known_bad: set[str] = set()
         self._resumed = False
         self._worker: tuple[int, int] | None = None
-        self._reader: WindowReader | None = None
+        self._reader: WindowReader | EncodedReader | None = None
         self._prefetcher: Prefetcher[Any] | None = None
         self._peers = peers
         self._share = share
@@ -214,16 +216,11 @@ class PackedLoader(IterableDataset[Batch]):
         planner = self._planner()
         planner.restore(self._state)
         if self._reader is None:
-            self._reader = WindowReader(
-                self._table,
-                [stage.windows for stage in self._catalogue.stages],
-                seed=self.config.seed,
-                cache_bytes=self.config.cache_bytes,
-                watch=self._watch,
-                action_dim=self.config.action_dim,
-            )
+            self._reader = self._make_reader()
         if self._peers is not None:
-            self._sharing = Sharing(self._peers, self._share, self._reader)
+            # Of what is encoded there is nothing to decode.
+            form = "compressed" if self._table.encoded else self._share
+            self._sharing = Sharing(self._peers, form, self._reader)
         shared = self._sharing
         worker, num_workers = self._worker or (0, 1)
         # A worker's own state is that after its last batch, which the others' batches follow.
@@ -239,6 +236,20 @@ class PackedLoader(IterableDataset[Batch]):
             every_round=num_workers,
             num_packs=self.config.prefetch_packs,
             num_threads=self.config.num_threads,
+        )
+
+    def _make_reader(self) -> WindowReader | EncodedReader:
+        ranges = Ranges(cache_bytes=self.config.remote_cache_bytes)
+        if self._table.encoded:
+            return EncodedReader(self._table, ranges=ranges, watch=self._watch)
+        return WindowReader(
+            self._table,
+            [stage.windows for stage in self._catalogue.stages],
+            seed=self.config.seed,
+            cache_bytes=self.config.cache_bytes,
+            ranges=ranges,
+            watch=self._watch,
+            action_dim=self.config.action_dim,
         )
 
     def _drop_parents_threads(self) -> None:
@@ -330,10 +341,8 @@ class PackedLoader(IterableDataset[Batch]):
     def _assemble(
         self, index: int, samples: list[Sample], windows: list[Window], *, suffix: str
     ) -> Batch:
-        grids = [
-            self.compression.grid(w.frames.shape[0], w.frames.shape[2], w.frames.shape[1])
-            for w in windows
-        ]
+        grids = [self.compression.grid(*shape) for shape in map(self._catalogue.shape_of, samples)]
+        texts = [w.text for w in windows if w.text is not None]
         epochs = ["val" if self.split == "val" else str(sample.epoch) for sample in samples]
         return Batch(
             grid=torch.tensor(grids, dtype=torch.int64),
@@ -343,7 +352,10 @@ class PackedLoader(IterableDataset[Batch]):
                 f"{w.clip_id}:{epoch}{suffix}" for w, epoch in zip(windows, epochs, strict=True)
             ],
             captions=[w.caption for w in windows],
-            frames=[w.frames for w in windows],
+            frames=[w.frames for w in windows if w.frames is not None] or None,
+            latents=[w.latents for w in windows if w.latents is not None] or None,
+            text=torch.cat(texts) if texts else None,
+            cu_seqlens_text=cumulative([len(text) for text in texts]) if texts else None,
             actions=[w.actions for w in windows] if self.config.action_dim else None,
             start_s=torch.tensor([w.start_s for w in windows], dtype=torch.float64),
             pack_index=index,

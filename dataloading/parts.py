@@ -9,15 +9,22 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from common.errors import DataError
 from common.storage import write_atomic
-from dataloading.folder import ShardFolder, TarSample, list_tar, open_folder, samples_of
-from dataloading.schema import read_index
+from common.store_path import Place
+from dataloading.folder import (
+    ShardFolder,
+    TarSample,
+    list_tar,
+    open_folder,
+    samples_of,
+    sizes_below,
+)
+from dataloading.schema import read_index, read_table
 
 PARTS_NAME = "parts.json"
 PARTS_SUFFIX = ".parts.arrow"
@@ -32,7 +39,7 @@ _SCHEMA = pa.schema(
 )
 
 
-Place = tuple[str, int, list[tuple[str, int, int]]]
+SamplePlace = tuple[str, int, list[tuple[str, int, int]]]
 """A sample's key, the number of its shard, and (name, offset, size) of each part."""
 
 
@@ -48,7 +55,7 @@ class PartTable:
         name, offset, size: `int64 [num_parts]`, index into `names`, and where the content lies.
     """
 
-    shards: list[Path]
+    shards: list[Place]
     shard_start: np.ndarray
     keys: pa.ChunkedArray
     part_start: np.ndarray
@@ -60,7 +67,7 @@ class PartTable:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def places(self, ordinals: np.ndarray) -> list[Place]:
+    def places(self, ordinals: np.ndarray) -> list[SamplePlace]:
         """Where the parts of these samples lie."""
         keys = self.keys.take(pa.array(ordinals)).to_pylist()
         shards = np.searchsorted(self.shard_start, ordinals, side="right") - 1
@@ -86,13 +93,14 @@ class PartTable:
         return digest.hexdigest()[:16]
 
     @staticmethod
-    def open(path: Path) -> "PartTable":
+    def open(path: Place) -> "PartTable":
         """Raises `DataError` naming the shards that are missing or not as the index says."""
         folder = open_folder(path)
         if (folder.root / PARTS_NAME).is_file():
             tables = _stored(folder)
         elif folder.manifest is not None:
-            tables = [_of_clips(folder, shard) for shard in folder.shards]
+            size_of = sizes_below(folder.root)
+            tables = [_of_clips(folder, shard, size_of) for shard in folder.shards]
         else:
             tables = [_scanned(folder, shard)[0] for shard in folder.shards]
         whole = pa.concat_tables(tables)
@@ -115,13 +123,14 @@ class PartTable:
 def write_parts(folder: ShardFolder, samples: dict[str, list[TarSample]]) -> None:
     """Writes the index of a folder, from the samples of each shard."""
     listed = []
+    size_of = sizes_below(folder.root)
     for shard in folder.shards:
         sink = pa.BufferOutputStream()
         table = _table(samples[shard])
         with pa.ipc.new_file(sink, _SCHEMA) as writer:
             writer.write_table(table)
         write_atomic(folder.root / _index_path(shard), sink.getvalue().to_pybytes())
-        num_bytes = (folder.root / shard).stat().st_size
+        num_bytes = size_of(shard)
         listed.append({"path": shard, "num_samples": table.num_rows, "num_bytes": num_bytes})
     about = {"format_version": FORMAT_VERSION, "shards": listed}
     write_atomic(folder.root / PARTS_NAME, (json.dumps(about, indent=1) + "\n").encode())
@@ -154,8 +163,9 @@ def _stored(folder: ShardFolder) -> list[pa.Table]:
         raise DataError(f"{path} is damaged ({error}); run vfm data index again") from error
     faults = [f"{shard} is not in the index" for shard in folder.shards if shard not in known]
     faults += [f"{shard} is missing" for shard in known if shard not in folder.shards]
+    size_of = sizes_below(folder.root)
     for shard in set(known) & set(folder.shards):
-        num_bytes = (folder.root / shard).stat().st_size
+        num_bytes = size_of(shard)
         if num_bytes != known[shard]["num_bytes"]:
             said = known[shard]["num_bytes"]
             faults.append(f"{shard} has {num_bytes} bytes, the index says {said}")
@@ -167,9 +177,9 @@ def _stored(folder: ShardFolder) -> list[pa.Table]:
     return [_read(folder.root / _index_path(shard)) for shard in folder.shards]
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Place) -> pa.Table:
     try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table = read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot read {path}: {error}; run vfm data index again") from error
     if table.schema != _SCHEMA:
@@ -177,11 +187,15 @@ def _read(path: Path) -> pa.Table:
     return table
 
 
-def _of_clips(folder: ShardFolder, shard: str) -> pa.Table:
+def _of_clips(folder: ShardFolder, shard: str, size_of: Callable[[str], int]) -> pa.Table:
     assert folder.manifest is not None
     info = next(s for s in folder.manifest.shards if s.path == shard)
     path = folder.root / shard
-    if not path.is_file() or path.stat().st_size != info.num_bytes:
+    try:
+        whole = size_of(shard) == info.num_bytes
+    except OSError:
+        whole = False
+    if not whole:
         raise DataError(f"{path} is missing, or has not the {info.num_bytes} bytes of the manifest")
     rows = read_index(folder.root / info.index_path)
     columns = [

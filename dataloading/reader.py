@@ -8,6 +8,7 @@ from torch import Tensor
 
 from common import rng
 from common.errors import MediaError
+from common.ranges import Ranges
 from dataloading.index import ClipLocation, ClipTable
 from dataloading.sources import Sample
 from dataloading.split import Windows
@@ -25,15 +26,20 @@ from dataloading.windows import (
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What was read: `frames` is `uint8 [T, H, W, 3]`; `fps` is 0 for a single frame."""
+    """What was read; `fps` is 0 for a single frame."""
 
     clip_id: str
-    frames: Tensor
+    frames: Tensor | None
+    """`uint8 [T, H, W, 3]`; none where latents were read."""
     caption: str
     start_s: float
     fps: float
     actions: Tensor | None = None
     """`float32 [T, a]`, one for each frame; None where the clip has none."""
+    latents: Tensor | None = None
+    """`float32 [C, t, h, w]`"""
+    text: Tensor | None = None
+    """`float32 [L, d]`"""
 
 
 class WindowReader:
@@ -46,6 +52,7 @@ class WindowReader:
         *,
         seed: int,
         cache_bytes: int,
+        ranges: Ranges,
         watch: StorageWatch,
         action_dim: int = 0,
     ) -> None:
@@ -56,6 +63,7 @@ class WindowReader:
         self._stages = stages
         self._seed = seed
         self._watch = watch
+        self._ranges = ranges
         self._cache = FrameCache(cache_bytes)
 
     def read(self, sample: Sample) -> Window:
@@ -137,7 +145,7 @@ class WindowReader:
 
     def _members(self, clip: ClipLocation) -> tuple[bytes, Told]:
         with self._watch.reading(clip.shard):
-            return read_members(clip, self._action_dim)
+            return read_members(clip, self._ranges, self._action_dim)
 
     def _decoded(
         self, clip: ClipLocation, spec: WindowSpec, *, whole_span: bool

@@ -8,15 +8,11 @@
 Nothing is decoded: each part is the bytes of its file. Parts are never unpickled.
 """
 
-import os
-import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from io import FileIO
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +20,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from common import rng
 from common.errors import ConfigError, DataError
+from common.ranges import Ranges
+from common.store_path import Place, place_of
 from dataloading.order import FixedOrder, ShuffledOrder
-from dataloading.parts import PartTable, Place
+from dataloading.parts import PartTable, SamplePlace
 from dataloading.threads import ReadPool, StorageWatch
 
 STATE_VERSION = 1
 _PLANNED = 4096
 _AT_ONCE = 32
 """Samples that a thread reads in one go where they are delivered one by one."""
-_MAX_OPEN_FILES = 64
 _STATE_KEYS = ("version", "identity", "epoch", "batch", "skipped")
 Sample = dict[str, Any]
 
@@ -68,19 +65,21 @@ class SampleLoader(IterableDataset[Any]):
     `max_bad_samples` of them end the run with a list.
 
     Args:
-        path: any folder of tars; `vfm data index` makes opening fast.
+        path: any folder of tars, or its URL in an object store; `vfm data index` makes opening
+            fast.
         batch_size: samples in a batch; the last of an epoch may have fewer. None: no batches.
         shuffle: takes samples in random order inside blocks of `shuffle_shards` shards, which are
             in random order themselves; without it, in the order of the tars.
         parts: extensions to read; all where none are given.
         num_threads: that read ahead, two batches each, or 64 samples where there are none; 0 reads
             when asked. Workers have none.
+        remote_cache_bytes: memory for parts of shards that lie in an object store.
         storage_timeout_s: where threads read, a file that takes longer ends the run with its name.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         batch_size: int | None = 32,
         *,
         shuffle: bool = True,
@@ -92,6 +91,7 @@ class SampleLoader(IterableDataset[Any]):
         num_ranks: int = 1,
         max_bad_samples: int = 100,
         storage_timeout_s: float = 50.0,
+        remote_cache_bytes: int = 0,
     ) -> None:
         if (batch_size is not None and batch_size < 1) or shuffle_shards < 1 or num_threads < 0:
             raise ConfigError(
@@ -100,7 +100,7 @@ class SampleLoader(IterableDataset[Any]):
         if not 0 <= rank < num_ranks:
             raise ConfigError(f"rank is {rank}, must be in 0 .. num_ranks-1, {num_ranks - 1}")
         rng.check_seed(seed)
-        self.path = Path(path)
+        self.path = place_of(path) if isinstance(path, str) else path
         self.batch_size = batch_size
         self.rank = rank
         self.num_ranks = num_ranks
@@ -122,8 +122,7 @@ class SampleLoader(IterableDataset[Any]):
         )
         self._epoch = self._next = 0
         self._begun = False
-        self._files: dict[int, FileIO] = {}
-        self._opening = threading.Lock()
+        self._ranges = Ranges(cache_bytes=remote_cache_bytes)
         self._plan: _Plan | None = None
         self._fingerprint = table.fingerprint()
 
@@ -256,40 +255,30 @@ class SampleLoader(IterableDataset[Any]):
         self._plan = plan
         return plan
 
-    def _place(self, epoch: int, position: int) -> Place:
+    def _place(self, epoch: int, position: int) -> SamplePlace:
         """Where the sample at this position of the epoch lies."""
         plan = self._plan
         if plan is None or plan.epoch != epoch or not plan.start <= position < plan.end:
             plan = self._plan_of(epoch, position)
         return plan.places[position - plan.start]
 
-    def _sample(self, place: Place) -> "Sample | _Bad":
+    def _sample(self, place: SamplePlace) -> "Sample | _Bad":
         """May be called from many threads."""
         key, shard, parts = place
-        # Held here, so that it stays open when another thread drops it.
-        file = self._files.get(shard) or self._open(shard)
-        handle, wanted = file.fileno(), self._wanted
+        path, wanted = self._table.shards[shard], self._wanted
         sample: Sample = {"__key__": key}
-        for name, offset, size in parts:
-            if wanted is None or name in wanted:
-                content = os.pread(handle, size, offset)
-                if len(content) != size:
-                    cut = f"ends in its {name}, after {len(content)} of {size} bytes"
-                    return _Bad(key, f"{file.name} {cut}")
-                sample[name] = content
-        return sample
-
-    def _open(self, shard: int) -> FileIO:
-        path = self._table.shards[shard]
         try:
-            file = FileIO(path)
+            read = self._ranges.of(path)
+            for name, offset, size in parts:
+                if wanted is None or name in wanted:
+                    content = read(size, offset)
+                    if len(content) != size:
+                        cut = f"ends in its {name}, after {len(content)} of {size} bytes"
+                        return _Bad(key, f"{path} {cut}")
+                    sample[name] = content
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        with self._opening:
-            while len(self._files) >= _MAX_OPEN_FILES:
-                del self._files[next(iter(self._files))]
-            self._files[shard] = file
-        return file
+        return sample
 
     def _skip(self, bad: "_Bad") -> None:
         self.skipped[bad.key] = bad.why
@@ -301,12 +290,9 @@ class SampleLoader(IterableDataset[Any]):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Open files and locks stay in their process.
-        return {**self.__dict__, "_files": {}, "_plan": None, "_opening": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._opening = threading.Lock()
+        # Open files stay with their loader.
+        fresh = Ranges(cache_bytes=self._ranges.cache_bytes)
+        return {**self.__dict__, "_plan": None, "_ranges": fresh}
 
 
 class _Bad(NamedTuple):
@@ -323,4 +309,4 @@ class _Plan:
     epoch: int
     start: int
     end: int
-    places: list[Place]
+    places: list[SamplePlace]

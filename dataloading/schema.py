@@ -8,6 +8,7 @@ Curation writes them, the loader reads them, and this module is the one owner of
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -78,12 +79,26 @@ class ShardInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EncodedWith:
+    """What the manifest of a folder of encoded windows says of them; see `dataloading.encoded`."""
+
+    tokenizer: dict[str, Any]
+    """`temporal`, `spatial` and `channels`; the tokenizer itself lies in `tokenizer/`."""
+    text: dict[str, Any] | None
+    """The configuration of the text encoder; none where captions are not encoded."""
+    data: dict[str, Any]
+    """`num_frames`, `size`, `resize` and `fps` of the windows."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """All shards of a folder, in order of path."""
 
     shards: list[ShardInfo] = field(default_factory=list)
     buckets: Buckets | None = None
     """How the folders of the shards were chosen, where that is known."""
+    encoded: EncodedWith | None = None
+    """What the folder was encoded with, where it holds encoded windows and no clips."""
     format_version: int = FORMAT_VERSION
 
 
@@ -107,13 +122,17 @@ def index_bytes(rows: list[IndexRow]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def read_table(path: Place) -> pa.Table:
+    """An Arrow file, memory-mapped where it is local. Raises as `pyarrow`, or `OSError`."""
+    local = isinstance(path, Path)
+    source = pa.memory_map(str(path)) if local else pa.BufferReader(path.read_bytes())
+    return pa.ipc.open_file(source).read_all()
+
+
 def read_index(path: Place) -> pa.Table:
-    """Reads an index, from a disk without copying it (memory-mapped). Raises `DataError` naming the
-    file."""
+    """Reads an index. Raises `DataError` naming the file."""
     try:
-        local = isinstance(path, Path)
-        source = pa.memory_map(str(path)) if local else pa.BufferReader(path.read_bytes())
-        table = pa.ipc.open_file(source).read_all()
+        table = read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot read the shard index {path}: {error}") from error
     if table.schema != INDEX_SCHEMA:
@@ -123,7 +142,10 @@ def read_index(path: Place) -> pa.Table:
 
 def write_manifest(shards_dir: Place, manifest: Manifest) -> None:
     """Writes `manifest.json` atomically."""
-    text = json.dumps(asdict(manifest), indent=1, sort_keys=True)
+    raw = asdict(manifest)
+    if manifest.encoded is None:
+        del raw["encoded"]
+    text = json.dumps(raw, indent=1, sort_keys=True)
     write_atomic(shards_dir / MANIFEST_NAME, (text + "\n").encode())
 
 
@@ -139,6 +161,7 @@ def read_manifest(shards_dir: Place) -> Manifest:
             )
         shards = [ShardInfo(**shard) for shard in raw["shards"]]
         buckets = Buckets(**raw["buckets"]) if raw.get("buckets") else None
+        encoded = EncodedWith(**raw["encoded"]) if raw.get("encoded") else None
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"{path} does not exist: give the output folder of a finished `vfm curate`"
@@ -147,4 +170,4 @@ def read_manifest(shards_dir: Place) -> Manifest:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is damaged: {error}") from error
-    return Manifest(shards=shards, buckets=buckets)
+    return Manifest(shards=shards, buckets=buckets, encoded=encoded)

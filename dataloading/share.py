@@ -18,6 +18,7 @@ import torch
 
 from common.errors import ConfigError, DataError, MediaError
 from dataloading.batch import Batch
+from dataloading.encoded import EncodedReader
 from dataloading.reader import Window, WindowReader
 from dataloading.sources import Sample
 from dataloading.windows import Told
@@ -57,7 +58,7 @@ class Sharing:
     wire. `decoded` sends frames, and each rank decodes its part: least work.
     """
 
-    def __init__(self, peers: Peers, form: str, reader: WindowReader) -> None:
+    def __init__(self, peers: Peers, form: str, reader: "WindowReader | EncodedReader") -> None:
         if form not in FORMS:
             raise ConfigError(f"share is {form!r}, must be one of {', '.join(FORMS)}")
         self._peers = peers
@@ -83,6 +84,7 @@ class Sharing:
             return _packed({"bad": [error.reason, error.detail]}, b"")
         except DataError as error:
             return _packed({"fatal": f"{error} (rank {self._peers.rank} of the group)"}, b"")
+        assert window.frames is not None
         about = {
             "clip_id": window.clip_id,
             "caption": window.caption,
@@ -112,8 +114,11 @@ class Sharing:
     def verify(self, batch: Batch) -> None:
         """Compares a digest of the whole batch over the group. Raises `DataError` naming ranks."""
         digest = hashlib.sha256(repr((batch.sample_ids, batch.captions)).encode())
-        actions = [a for a in batch.actions or [] if a is not None]
-        for tensor in (batch.grid, batch.cu_seqlens, batch.fps, *(batch.frames or []), *actions):
+        seen = [*(batch.frames or []), *(batch.latents or [])]
+        seen += [a for a in batch.actions or [] if a is not None]
+        if batch.text is not None:
+            seen.append(batch.text)
+        for tensor in (batch.grid, batch.cu_seqlens, batch.fps, *seen):
             digest.update(tensor.contiguous().numpy().tobytes())
         all_digests = self._peers.all_gather(digest.digest())
         if len(set(all_digests)) > 1:

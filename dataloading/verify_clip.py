@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 from common.errors import DataError, MediaError
 from common.media import VideoReader
+from common.store_path import Place
 from dataloading.defects import Defect
 from dataloading.folder import Member, read_member
 
@@ -37,6 +40,8 @@ class ClipJob:
     video: Member | None
     json: Member | None
     texts: tuple[Member, ...] = ()
+    tensors: Member | None = None
+    """Of an encoded window, in place of a video."""
     stated: Stated | None = None
 
 
@@ -54,7 +59,7 @@ class Seen:
     keyframes_s: tuple[float, ...]
 
 
-def check_clip(root: Path, job: ClipJob) -> list[Defect]:
+def check_clip(root: Place, job: ClipJob) -> list[Defect]:
     """All defects of one clip, none where it is sound. Raises nothing for bad data."""
     defects: list[Defect] = []
 
@@ -71,11 +76,14 @@ def check_clip(root: Path, job: ClipJob) -> list[Defect]:
             fault = _not_utf8(read_member(root, job.shard, text))
             if fault:
                 note(text, "not_utf8", fault)
+        if job.tensors is not None:
+            for what, value in _check_tensors(read_member(root, job.shard, job.tensors)):
+                note(job.tensors, what, value)
         if job.video is not None:
             stated = job.stated or _stated_by_json(about or {})
             for what, value in _check_video(read_member(root, job.shard, job.video), stated):
                 note(job.video, what, value)
-    except DataError as error:
+    except (DataError, MediaError) as error:
         defects.append(Defect(shard=job.shard, member=job.key, what="unreadable", value=str(error)))
     return defects
 
@@ -106,6 +114,19 @@ def _read_json(
         said = f"{num_bytes} bytes, {stated.by} says {stated.caption_bytes}"
         return about, [("wrong_caption_bytes", said)]
     return about, []
+
+
+def _check_tensors(content: bytes) -> list[tuple[str, str]]:
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        return [("bad_latents", f"no safetensors: {error}")]
+    faults = [] if "latents" in tensors else [("missing_member", "it has no latents")]
+    return faults + [
+        ("not_finite", f"{name} holds values that are not finite")
+        for name, tensor in tensors.items()
+        if not bool(tensor.isfinite().all())
+    ]
 
 
 def _not_utf8(content: bytes) -> str:

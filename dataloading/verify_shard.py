@@ -5,13 +5,15 @@ import hashlib
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from common.errors import DataError
+from common.errors import DataError, MediaError
+from common.remote import chunks
+from common.store_path import Place, StorePath, bytes_of
 from dataloading.buckets import Buckets
 from dataloading.defects import Defect
+from dataloading.encoded import SUFFIX
 from dataloading.energon import META_FOLDER
 from dataloading.folder import Member, ShardFolder, TarSample, energon_counts, list_tar, samples_of
 from dataloading.schema import ShardInfo, read_index
@@ -28,6 +30,8 @@ class Records:
     infos: dict[str, ShardInfo]
     energon: dict[str, int] | None
     buckets: Buckets | None
+    encoded: bool
+    """Whether it holds encoded windows and no clips."""
 
     @staticmethod
     def of(folder: ShardFolder) -> "Records":
@@ -37,6 +41,7 @@ class Records:
             infos={shard.path: shard for shard in manifest.shards} if manifest else {},
             energon=energon_counts(folder.root) if prepared else None,
             buckets=manifest.buckets if manifest else None,
+            encoded=manifest is not None and manifest.encoded is not None,
         )
 
 
@@ -59,14 +64,17 @@ def check_shard(folder: ShardFolder, records: Records, shard: str) -> ShardCheck
     path = folder.root / shard
     info = records.infos.get(shard)
     try:
-        check.num_bytes = path.stat().st_size
+        found = bytes_of(path)
+        if found is None:
+            raise FileNotFoundError
+        check.num_bytes = found
         if info is not None:
             _check_bytes(check, path, info)
         members, faults = list_tar(path)
     except FileNotFoundError:
         check.note("missing_shard", "the file is not there")
         return check
-    except (OSError, DataError) as error:
+    except (OSError, DataError, MediaError) as error:
         check.note("unreadable", str(error))
         return check
     for fault in faults:
@@ -76,7 +84,7 @@ def check_shard(folder: ShardFolder, records: Records, shard: str) -> ShardCheck
             check.note("repeated_member", f"the tar holds {count} files of this name", name)
     samples = list(samples_of(shard, members))
     if info is not None:
-        _check_index(check, folder.root, info, members, records.buckets, cut=bool(faults))
+        _check_index(check, folder.root, info, members, records, cut=bool(faults))
     else:
         _check_samples(check, samples)
     if records.energon is not None:
@@ -84,22 +92,24 @@ def check_shard(folder: ShardFolder, records: Records, shard: str) -> ShardCheck
     return check
 
 
-def _check_bytes(check: ShardCheck, path: Path, info: ShardInfo) -> None:
+def _check_bytes(check: ShardCheck, path: Place, info: ShardInfo) -> None:
     if check.num_bytes != info.num_bytes:
         said = f"{check.num_bytes} bytes, the manifest says {info.num_bytes}"
         check.note("wrong_bytes", said)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    sha256 = hashlib.sha256()
+    for chunk in chunks(str(path)):
+        sha256.update(chunk)
+    digest = sha256.hexdigest()
     if digest != info.sha256:
         check.note("wrong_checksum", f"sha256 {digest}, the manifest says {info.sha256}")
 
 
 def _check_index(
     check: ShardCheck,
-    root: Path,
+    root: Place,
     info: ShardInfo,
     members: list[Member],
-    buckets: Buckets | None,
+    records: Records,
     *,
     cut: bool,
 ) -> None:
@@ -124,14 +134,15 @@ def _check_index(
         said = f"{total_s:.3f} s of clips, the manifest says {info.duration_s:.3f}"
         check.note("wrong_duration", said, info.index_path)
     in_tar = {member.name: member for member in members}
-    bucket = info.path.rpartition("/")[0]
+    bucket, buckets = info.path.rpartition("/")[0], records.buckets
+    video_suffix = SUFFIX if records.encoded else ".mp4"
     for row in rows:
         right = buckets.of(row["width"], row["height"], row["duration_s"]) if buckets else bucket
         if right != bucket:
             said = f"in {bucket}, its shape and length belong to {right}"
             check.note("wrong_bucket", said, row["clip_id"])
         found: list[Member] = []
-        for part, suffix in (("video", ".mp4"), ("json", ".json")):
+        for part, suffix in (("video", video_suffix), ("json", ".json")):
             name = row["clip_id"] + suffix
             at, size = row[f"{part}_offset"], row[f"{part}_bytes"]
             there = in_tar.pop(name, None)
@@ -157,6 +168,7 @@ def _check_index(
                 key=row["clip_id"],
                 video=named.get("mp4"),
                 json=named.get("json"),
+                tensors=named.get(SUFFIX[1:]),
                 stated=Stated(
                     by="the index",
                     num_frames=row["num_frames"],
@@ -197,7 +209,7 @@ def _check_samples(check: ShardCheck, samples: list[TarSample]) -> None:
 
 
 def _check_energon(
-    check: ShardCheck, root: Path, counts: dict[str, int], samples: list[TarSample]
+    check: ShardCheck, root: Place, counts: dict[str, int], samples: list[TarSample]
 ) -> None:
     """`.nv-meta` and `NAME.tar.idx` against the tar; only the first difference of each is told."""
     again = "run `energon prepare` again"
@@ -240,9 +252,10 @@ def _check_energon(
         check.note("energon_index", said, f"{key}.{ext}")
 
 
-def _energon_rows(path: Path, number: int) -> Rows | None:
-    """The parts of one shard; none where there is no such index, as before megatron-energon 6."""
-    if not path.is_file():
+def _energon_rows(path: Place, number: int) -> Rows | None:
+    """The parts of one shard; none where there is no such index, as before megatron-energon 6, or
+    in an object store, where SQLite cannot read it."""
+    if isinstance(path, StorePath) or not path.is_file():
         return None
     database = sqlite3.connect(f"file:{path.absolute().as_posix()}?mode=ro", uri=True)
     try:

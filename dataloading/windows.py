@@ -6,7 +6,6 @@ and still decode, the wrong pixels can depend on where decoding began.)
 """
 
 import json
-import os
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
@@ -16,11 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import DataError, MediaError
+from common.errors import MediaError
 from common.media import RawFrame, VideoReader
+from common.ranges import Ranges, ReadAt
 from dataloading.index import ClipLocation
 
 _TAR_BLOCK_BYTES = 512
+VIDEO_SUFFIX = ".mp4"
+_GAP_BYTES = 4096
+"""Between two files of a tar that are read together, at most."""
 # Rounding of timestamps that went through seconds.
 _CLOCK_S = 5e-7
 # Under one half, so that a time midway between two frames always means the earlier.
@@ -85,23 +88,34 @@ class Told:
     caption: str
     actions: list[list[float]] | None = None
     """One for all of the clip, or one for each of its frames."""
+    start_s: float | None = None
+    """Of an encoded window: where in its clip it begins; None of a clip."""
+    fps: float | None = None
+    """Of an encoded window; 0 of a single frame."""
 
 
-def read_members(clip: ClipLocation, action_dim: int = 0) -> tuple[bytes, Told]:
+def read_members(clip: ClipLocation, ranges: Ranges, action_dim: int = 0) -> tuple[bytes, Told]:
     """The clip's video file, and its caption and actions (`action_dim` numbers each; 0: none are
-    read), by one range read each.
+    read), by one read of both where they lie together.
 
     Raises:
         MediaError: `missing_member` where the shard holds something else there; `no_caption`;
             `bad_actions` where there are some, and of another form.
         DataError: where the shard itself cannot be read, which no other clip would mend.
     """
-    try:
-        with clip.shard.open("rb") as file:
-            video = _member(file.fileno(), clip, ".mp4", clip.video_offset, clip.video_bytes)
-            text = _member(file.fileno(), clip, ".json", clip.json_offset, clip.json_bytes)
-    except OSError as error:
-        raise DataError(f"cannot read {clip.shard}: {error.strerror or error}") from error
+    video_end = clip.video_offset + clip.video_bytes
+    begin = clip.video_offset - _TAR_BLOCK_BYTES
+    end = clip.json_offset + clip.json_bytes
+    together = 0 <= clip.json_offset - video_end <= _GAP_BYTES
+    both = ranges.read(clip.shard, end - begin, begin) if together else b""
+
+    def read(num_bytes: int, offset: int) -> bytes:
+        if together:
+            return both[offset - begin : offset - begin + num_bytes]
+        return ranges.read(clip.shard, num_bytes, offset)
+
+    video = _member(read, clip, clip.suffix, clip.video_offset, clip.video_bytes)
+    text = _member(read, clip, ".json", clip.json_offset, clip.json_bytes)
     try:
         about = json.loads(text)
         caption, actions = about.get("caption"), about.get("actions") if action_dim else None
@@ -114,7 +128,9 @@ def read_members(clip: ClipLocation, action_dim: int = 0) -> tuple[bytes, Told]:
             "bad_actions",
             f"{clip.clip_id}.json has under 'actions' no list of lists of {action_dim} numbers",
         )
-    return video, Told(caption, actions)
+    if clip.suffix == VIDEO_SUFFIX:
+        return video, Told(caption, actions)
+    return video, Told(caption, start_s=about.get("start_s"), fps=about.get("fps"))
 
 
 def _are_actions(actions: Any, dim: int) -> bool:
@@ -130,10 +146,10 @@ def _are_actions(actions: Any, dim: int) -> bool:
     )
 
 
-def _member(handle: int, clip: ClipLocation, suffix: str, offset: int, num_bytes: int) -> bytes:
+def _member(read: ReadAt, clip: ClipLocation, suffix: str, offset: int, num_bytes: int) -> bytes:
     """A file of the tar together with its header, which must name it."""
     name = clip.clip_id + suffix
-    raw = os.pread(handle, _TAR_BLOCK_BYTES + num_bytes, offset - _TAR_BLOCK_BYTES)
+    raw = read(_TAR_BLOCK_BYTES + num_bytes, offset - _TAR_BLOCK_BYTES)
     header, content = raw[:_TAR_BLOCK_BYTES], raw[_TAR_BLOCK_BYTES:]
     # Names over 100 bytes are cut in this header; the full one lies in an extended header before.
     if header[:100].rstrip(b"\0") != name.encode()[:100] or len(content) != num_bytes:

@@ -44,6 +44,12 @@ class Encoding:
         before each and it itself, `int64 [N, 2]`."""
         with self._full_precision():
             latents = [self.tokenizer.encode(video.to(self.device)) for video in frames]
+            return self.of_latents(latents)
+
+    def of_latents(self, latents: Sequence[Tensor]) -> Tensor:
+        """Latents `float32 [C, t, h, w]` of the tokenizer to one pack of tokens, as `tokens`."""
+        with self._full_precision():
+            latents = [latent.to(self.device) for latent in latents]
             if self.discrete:
                 codes = [self.tokenizer.codes(latent) for latent in latents]
                 return before_each(codes, start=self.tokenizer.num_codes)

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from common.errors import ConfigError
 from common.storage import atomic_folder
+from common.store_path import place_of
 from dataloading.config import Compression, LoaderConfig
 from dataloading.loader import PackedLoader
+from dataloading.schema import read_manifest
 from inference.loading import read_weights
 from models.autoregressive import AutoregressiveConfig
 from models.cosmos import CosmosConfig
@@ -25,7 +27,49 @@ from models.weights.own import is_own, load_own
 from parallel import checkpoint
 from training.config import TrainConfig
 
+_FOR_THIS_MACHINE = ("batch_tokens", "cache_bytes")
+"""Settings of a text encoder that do not change what it gives."""
 OnStep = Callable[[int, float], None]
+
+
+def tokenizer_path(config: TrainConfig) -> str | None:
+    """Where the tokenizer lies that the run must have: the one that is given, or that encoded the
+    data; none where one is to be fitted.
+
+    Raises:
+        ConfigError: where the data was encoded by another tokenizer or text encoder than is given.
+        DataError: where data or tokenizer are missing or damaged.
+    """
+    given = config.tokenizer.path
+    folder = place_of(config.data.path)
+    with_ = read_manifest(folder / "shards").encoded
+    if with_ is None:
+        return given
+    said = with_.text or {}
+    unlike = [
+        f"text.{name} is {value}, it was encoded with {said.get(name)}"
+        for name, value in asdict(config.text).items()
+        if name not in _FOR_THIS_MACHINE and said.get(name) != value
+    ]
+    if unlike:
+        raise ConfigError(
+            f"{folder} holds captions of another text encoder: {'; '.join(unlike)}. Give that "
+            "one, or run vfm encode with this"
+        )
+    if not isinstance(folder, Path):
+        if given is None:
+            raise ConfigError(
+                f"tokenizer.path has no value; give a copy of {folder / 'tokenizer'}, which "
+                "encoded this data"
+            )
+        return given
+    kept = folder / "tokenizer"
+    if given is not None and not load_tokenizer(given).equals(load_tokenizer(kept)):
+        raise ConfigError(
+            f"tokenizer.path={given} holds another tokenizer than the one that encoded {folder}; "
+            "leave it out, or run vfm encode with this one"
+        )
+    return str(kept)
 
 
 def compression_of(config: TrainConfig, resume_from: Path | None = None) -> Compression:
@@ -36,7 +80,7 @@ def compression_of(config: TrainConfig, resume_from: Path | None = None) -> Comp
         DataError: where a tokenizer is missing or damaged.
     """
     stored = load_tokenizer(resume_from / "tokenizer") if resume_from else None
-    path = config.tokenizer.path
+    path = tokenizer_path(config)
     given = load_tokenizer(path, precision=config.tokenizer.precision) if path is not None else None
     if stored is not None and given is not None and not stored.equals(given):
         raise ConfigError(
@@ -65,7 +109,7 @@ def get_tokenizer(
     """
     if resume_from is not None:
         return load_tokenizer(resume_from / "tokenizer", device)
-    path = config.tokenizer.path
+    path = tokenizer_path(config)
     if path is not None:
         tokenizer = load_tokenizer(path, precision=config.tokenizer.precision)
     else:

@@ -35,16 +35,13 @@ def prepare(
     prefix: Prefix | None = None,
     actionless: Sequence[bool] | None = None,
 ) -> Prepared:
-    """Encodes frames and captions. Samples that are `dropped` lose their text (for guidance), those
-    that are `actionless` their actions.
+    """Encodes frames and captions, where the batch does not bring latents and embeddings. Samples
+    that are `dropped` lose their text (for guidance), those that are `actionless` their actions.
 
     `prefix` says what is given of the samples, which then does not count in the loss.
     `share` says which part of the pack's tokens this rank holds; without one, all.
     """
-    if batch.frames is None:
-        raise ValueError("this trainer encodes frames; the batch holds none")
-    kept = ["" if drop else caption for caption, drop in zip(batch.captions, dropped, strict=True)]
-    text, lens_text = encoding.texts(kept)
+    text, lens_text = _texts(batch, encoding, dropped)
     if prefix is not None:
         prefix = Prefix(prefix.lens, prefix.sigma.to(encoding.device))
     fps = batch.fps.to(encoding.device)
@@ -54,7 +51,12 @@ def prepare(
         kept = [None if drop else a for a, drop in zip(batch.actions, lost, strict=True)]
         actions = encoding.actions(kept, batch.grid[:, 0].tolist())
     layout = PackLayout.build(batch.grid.tolist(), lens_text, fps, prefix, actions)
-    clean = encoding.tokens(batch.frames)
+    if batch.latents is not None:
+        clean = encoding.of_latents(batch.latents)
+    elif batch.frames is not None:
+        clean = encoding.tokens(batch.frames)
+    else:
+        raise ValueError("the batch holds neither frames nor latents")
     if clean.shape[0] != batch.num_tokens:
         raise ValueError(f"the plan says {batch.num_tokens} tokens, encoding {clean.shape[0]}")
     mask = loss_mask(batch, prefix)
@@ -64,6 +66,16 @@ def prepare(
         clean = clean.index_select(0, layout.index)
         mask = None if mask is None else mask.index_select(0, layout.index)
     return Prepared(clean, text, layout, batch.sample_ids, mask)
+
+
+def _texts(batch: Batch, encoding: Encoding, dropped: Sequence[bool]) -> tuple[Tensor, list[int]]:
+    """Embeddings `[L, d]` and the tokens of each caption; those that are dropped have none."""
+    if batch.text is None or batch.cu_seqlens_text is None:
+        pairs = zip(batch.captions, dropped, strict=True)
+        return encoding.texts(["" if drop else caption for caption, drop in pairs])
+    parts = batch.text.split(batch.cu_seqlens_text.diff().tolist())
+    kept = [part[:0] if drop else part for part, drop in zip(parts, dropped, strict=True)]
+    return torch.cat(kept).to(encoding.device), [len(part) for part in kept]
 
 
 def drop_text(

@@ -3,9 +3,13 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, DataError, VfmError, nearest
+
+if TYPE_CHECKING:
+    from common.store_path import Place
+    from dataloading.schema import EncodedWith
 
 HELP = """
 look at a folder of shards, check every clip in it, or index it
@@ -23,7 +27,8 @@ verify  reads everything again: checksums, tars, indexes, every picture, every c
 index   writes where every sample lies, NAME.parts.arrow beside each tar and parts.json, so that
         dataloading.samples opens the folder at once; again after shards were added or changed
 
-DIR is the output of `vfm curate`, a folder prepared by megatron-energon, or any folder of tars.
+DIR is the output of `vfm curate`, a folder prepared by megatron-energon, or any folder of tars; or
+the URL of one in an object store (s3://bucket/folder, gs://..., az://...).
 
 examples:
   vfm data info curated
@@ -31,6 +36,7 @@ examples:
   vfm data peek curated output=sheet.html clips=120
   vfm data verify curated num_threads=8
   vfm data index folder_of_tars
+  vfm data info s3://bucket/curated
 """
 
 ACTIONS = ("info", "peek", "verify", "index")
@@ -74,16 +80,13 @@ def run(argv: list[str]) -> int:
             (f"vfm data does not know '{action}'{nearest(action, ACTIONS)}; " if argv else "")
             + f"usage: vfm data {'|'.join(ACTIONS)} DIR [KEY=VALUE ...]"
         )
-    folders = [word for word in argv[1:] if "=" not in word or Path(word).is_dir()]
+    from common.store_path import StorePath
+
+    folders = [word for word in argv[1:] if "=" not in word or is_url(word) or Path(word).is_dir()]
     words = [word for word in argv[1:] if word not in folders]
     if len(folders) != 1 or not folders[0].strip():
         raise VfmError(f"vfm data {action} takes one folder: vfm data {action} DIR [KEY=VALUE ...]")
-    if is_url(folders[0]):
-        raise VfmError(
-            f"{folders[0]} lies in an object store, and vfm data {action} reads folders of this "
-            "machine: copy its folder shards/ here"
-        )
-    path = Path(folders[0])
+    path = StorePath(folders[0]) if is_url(folders[0]) else Path(folders[0])
     if action == "info":
         return _info(path, settings(InfoSettings, words))
     if action == "peek":
@@ -116,7 +119,7 @@ def settings(schema: type, words: list[str]) -> Any:
     return built
 
 
-def _info(path: Path, chosen: InfoSettings) -> int:
+def _info(path: "Place", chosen: InfoSettings) -> int:
     from common.pages import counted, duration
     from dataloading.defects import printable
     from dataloading.folder import open_folder
@@ -142,7 +145,7 @@ def _info(path: Path, chosen: InfoSettings) -> int:
     if not found.complete:
         rows.append(("looked at", f"{found.num_probed:,} clips, spread evenly"))
     if folder.manifest is not None:
-        rows += _packing(folder.root.parent, chosen)
+        rows += _packing(folder.root.parent, chosen, folder.manifest.encoded)
     else:
         rows.append(("packing", "not known: it is planned from the index that vfm curate writes"))
     width = max(len(name) for name, _ in rows)
@@ -152,13 +155,19 @@ def _info(path: Path, chosen: InfoSettings) -> int:
     return 1 if found.unreadable else 0
 
 
-def _packing(path: Path, chosen: InfoSettings) -> list[tuple[str, str]]:
+def _packing(
+    path: "Place", chosen: InfoSettings, encoded: "EncodedWith | None"
+) -> list[tuple[str, str]]:
     """How the loader would fill packs of all clips; or why it cannot."""
     from dataloading.config import Compression, LoaderConfig
     from dataloading.info import packing
 
-    set_to = " ".join(f"{k}={v}" for k, v in dataclasses.asdict(chosen).items()).replace(", ", ",")
     compression = Compression()
+    if encoded is not None:
+        tokenizer = encoded.tokenizer
+        compression = Compression(temporal=tokenizer["temporal"], spatial=tokenizer["spatial"])
+        chosen = dataclasses.replace(chosen, **encoded.data)
+    set_to = " ".join(f"{k}={v}" for k, v in dataclasses.asdict(chosen).items()).replace(", ", ",")
     config = LoaderConfig(path=str(path), **dataclasses.asdict(chosen))
     config.check(compression)
     try:
@@ -186,7 +195,7 @@ def _commonest(counts: dict[str, int], most: int = 8) -> str:
     return ", ".join(f"{name} ({n:,})" for name, n in ranked[:most]) + more
 
 
-def _peek(path: Path, chosen: PeekSettings) -> int:
+def _peek(path: "Place", chosen: PeekSettings) -> int:
     from common.storage import write_atomic
     from dataloading.folder import open_folder
     from dataloading.info import contents
@@ -203,7 +212,7 @@ def _peek(path: Path, chosen: PeekSettings) -> int:
     return 0
 
 
-def _verify(path: Path, chosen: VerifySettings) -> int:
+def _verify(path: "Place", chosen: VerifySettings) -> int:
     from cli.commands.doctor import num_threads
     from common.pages import counted
     from dataloading.folder import open_folder
@@ -232,7 +241,7 @@ def _verify(path: Path, chosen: VerifySettings) -> int:
     return 1 if num_defects else 0
 
 
-def _index(path: Path) -> int:
+def _index(path: "Place") -> int:
     from common.pages import counted
     from dataloading.defects import printable
     from dataloading.indexing import index_folder

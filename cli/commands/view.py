@@ -8,7 +8,7 @@ from pathlib import Path
 from common.errors import VfmError
 
 HELP = """
-open the page of a curated folder, a run, a generated video, or any folder that holds one
+open the page of a curated folder, a run, a video, or any folder that holds one
 
 usage: vfm view DIR [open=false]
        vfm view FILE.mp4 [open=false]
