@@ -79,13 +79,13 @@ def test_a_storage_that_does_not_answer_is_named(source: PackedLoader, kind: str
         stream = loader
     for shard in shards:
         shard.unlink()
-        os.mkfifo(shard)
+        os.mkfifo(str(shard))
     try:
         with pytest.raises(DataError, match=r"[ab]\.tar has not answered for \d+ s, more than"):
             list(itertools.islice(iter(stream), 50))
     finally:
         # Lets the threads go that still wait.
-        ends = [os.open(shard, os.O_RDWR) for shard in shards]
+        ends = [os.open(str(shard), os.O_RDWR) for shard in shards]
         time.sleep(0.1)
         for end in ends:
             os.close(end)

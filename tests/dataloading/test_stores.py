@@ -5,6 +5,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -55,7 +56,7 @@ def test_each_clip_is_one_request_and_is_fetched_once_where_it_is_kept(
     asked_for: list[tuple[int, int]] = []
     get = obstore.get
 
-    def counted(store: object, name: str, options: dict | None = None):
+    def counted(store: Any, name: str, options: Any = None) -> Any:
         if name.endswith(".tar"):
             assert options is not None
             asked_for.append(options["range"])
