@@ -1,7 +1,7 @@
 """`vfm encode`: latents and text embeddings for a curated folder."""
 
 HELP = """
-encode windows of curated shards once, so that training needs neither tokenizer nor text encoder
+encode curated shards to latents and text embeddings, once for all trainings
 
 usage: vfm encode DIR tokenizer.path=DIR [KEY=VALUE ...]
 
