@@ -84,7 +84,7 @@ class LoaderConfig:
     them; others only with `accept_changes`.
     """
 
-    path: str
+    path: str = field(metadata={"url": True})
     """The curated folder, or its URL in an object store: what holds `shards/`."""
     token_budget: int
     """Tokens per pack, at most."""

@@ -49,7 +49,7 @@ class EncodeTokenizer:
 class EncodeConfig:
     """Which windows of a curated folder are encoded, and with what."""
 
-    folder: str
+    folder: str = field(metadata={"url": True})
     """The curated folder, or its URL in an object store."""
     output: str | None = None
     """By default `FOLDER/encoded/HASH`, the hash naming tokenizer, text encoder and settings."""

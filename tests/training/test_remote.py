@@ -5,9 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from cli.config import load
 from common.store_path import StorePath
 from tests.common.stores import s3
 from tests.training.runs import make_curated, small_config, train
+from training.config import TrainConfig
+from training.encode import EncodeConfig
+
+
+def test_the_command_line_takes_a_url() -> None:
+    words = ["data.path=s3://films/curated", "output=run"]
+    assert load("pretrain", words, TrainConfig).config.data.path == "s3://films/curated"
+    words = ["s3://films/curated", "tokenizer.path=t", "output=o"]
+    assert load("encode", words, EncodeConfig).config.folder == "s3://films/curated"
 
 
 def test_training_from_a_store_is_that_from_a_disk(
