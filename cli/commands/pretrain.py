@@ -21,6 +21,7 @@ examples:
   vfm pretrain data.path=curated output=run experiment=demo
   vfm pretrain data.path=curated output=run model=dit_b steps=100000 optimizer.lr=2e-4
   vfm pretrain data.path=curated output=run data.size=[512,288] data.num_frames=[1,33] dry_run=true
+  vfm pretrain data.path=curated output=run model.prefix=true prefix.shares=[0.5,0.3,0.2]
   torchrun --nproc-per-node 4 --no-python vfm pretrain data.path=curated output=run \
       packs_per_step=2 parallel.ring=2
   vfm config pretrain experiment=demo

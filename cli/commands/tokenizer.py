@@ -7,12 +7,14 @@ usage: vfm tokenizer data.path=DIR output=DIR [KEY=VALUE ...]
 
 data.path is the output of `vfm curate`. output becomes the folder that `vfm pretrain
 tokenizer.path=DIR` takes. The recipe is L1, a perceptual term and KL; a critic of patches where
-recipe.adversarial is above 0. At the end PSNR and SSIM on held-out windows are told.
+recipe.adversarial is above 0. With tokenizer.levels latents are discrete. At the end PSNR and SSIM
+on held-out windows are told.
 
 examples:
   vfm tokenizer data.path=curated output=tokenizer
   vfm tokenizer data.path=curated output=tokenizer tokenizer.channels=32 recipe.adversarial=0.1
   vfm tokenizer data.path=curated output=tokenizer tokenizer.attention_blocks=1 recipe.steps=20000
+  vfm tokenizer data.path=curated output=codes tokenizer.channels=6 tokenizer.levels=[8,8,8,5,5,5]
 """
 
 EXAMPLE = "vfm tokenizer data.path=curated output=tokenizer"
