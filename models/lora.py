@@ -63,13 +63,8 @@ class LoRALinear(nn.Module):
         return self.base
 
 
-def add_lora(network: nn.Module, config: LoRAConfig, seed: int = 0) -> list[str]:
-    """Freezes the network and adapts its linears that a target names; returns their names.
-
-    At first the network computes what it did: `up` is zero.
-
-    Raises `ConfigError` for a target that names no linear.
-    """
+def targeted(network: nn.Module, config: LoRAConfig) -> list[str]:
+    """The linears that a target names. Raises `ConfigError` for a target that names none."""
     linears = {name: m for name, m in network.named_modules() if isinstance(m, nn.Linear)}
     for target in config.targets:
         if not any(fnmatchcase(name, target) for name in linears):
@@ -77,10 +72,22 @@ def add_lora(network: nn.Module, config: LoRAConfig, seed: int = 0) -> list[str]
                 f"lora.targets: {target} names no linear; there are, for example, "
                 + ", ".join(list(linears)[:8])
             )
-    chosen = [n for n in linears if any(fnmatchcase(n, target) for target in config.targets)]
+    return [n for n in linears if any(fnmatchcase(n, target) for target in config.targets)]
+
+
+def add_lora(network: nn.Module, config: LoRAConfig, seed: int = 0) -> list[str]:
+    """Freezes the network and adapts its linears that a target names; returns their names.
+
+    At first the network computes what it did: `up` is zero.
+
+    Raises as `targeted`.
+    """
+    chosen = targeted(network, config)
     network.requires_grad_(False)
     for name in chosen:
-        adapted = LoRALinear(linears[name], config)
+        linear = network.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        adapted = LoRALinear(linear, config)
         with torch.no_grad():
             adapted.down.copy_(fan_in_normal(f"{name}.lora", adapted.down, seed))
         network.set_submodule(name, adapted)

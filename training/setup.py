@@ -17,12 +17,20 @@ from dataloading.schema import read_manifest
 from inference.loading import read_weights
 from models.autoregressive import AutoregressiveConfig
 from models.cosmos import CosmosConfig
-from models.family import NetworkConfig, action_dim, reach_of, told_prefix
+from models.family import (
+    NetworkConfig,
+    action_dim,
+    build_network,
+    reach_of,
+    told_prefix,
+)
+from models.lora import targeted
 from models.spec import DISCRETE, ModelSpec
 from models.tokenizers.base import VideoTokenizer
 from models.tokenizers.fit import fit_tokenizer
 from models.tokenizers.load import load_tokenizer
 from models.tokenizers.recipe import RecipeConfig
+from models.wan import WanConfig
 from models.weights.own import is_own, load_own
 from parallel import checkpoint
 from training.config import TrainConfig
@@ -161,6 +169,23 @@ def check_discrete(config: TrainConfig) -> None:
             "model.kind=autoregressive works on discrete tokens, and tokenizer.fit makes "
             "continuous latents: " + DISCRETE
         )
+
+
+def check_lora(config: TrainConfig) -> None:
+    """Raises `ConfigError` for a target of `lora.targets` that names no linear of the network."""
+    model = config.model
+    if config.lora is None:
+        return
+    # Names do not depend on the sizes of tokens and text, which some networks check.
+    channels, text_dim = 1, 1
+    if isinstance(model, WanConfig):
+        channels, text_dim = model.channels, model.text_dim
+    elif isinstance(model, CosmosConfig):
+        channels, text_dim = model.channels_in, model.text_dim
+    pt, ph, pw = model.patch_size
+    with torch.device("meta"):
+        network = build_network(model, token_dim=channels * pt * ph * pw, text_dim=text_dim)
+    targeted(network, config.lora)
 
 
 def check_reach(model: NetworkConfig, loader: PackedLoader) -> None:

@@ -56,6 +56,7 @@ from training.ranks import Ranks
 from training.run_folder import RunFolder
 from training.setup import (
     check_discrete,
+    check_lora,
     check_reach,
     compression_of,
     get_tokenizer,
@@ -88,6 +89,7 @@ class Trainer:
         self.config, self.config_yaml, self.console = config, config_yaml, console
         self.device = choose_device(config.device)
         check_discrete(config)
+        check_lora(config)
         self.folder = RunFolder(Path(config.output))
         self.resume_from = self.folder.resume_point(config)
         compression = compression_of(config, self.resume_from)

@@ -135,7 +135,8 @@ def test_what_does_not_fit_is_listed(curated, start, tmp_path):
     with pytest.raises(DataError, match=message):
         tuned(curated, start, tmp_path / "run", model=model)
     with pytest.raises(ConfigError, match="lora.targets: attention.q names no linear"):
-        tuned(curated, start, tmp_path / "run", lora=LoRAConfig(targets=["attention.q"]))
+        tuned(curated, start, tmp_path / "none", lora=LoRAConfig(targets=["attention.q"]))
+    assert not (tmp_path / "none").exists()
     with pytest.raises(ConfigError, match="lora.rank=16 adapts weights that are there"):
         small_config(curated, tmp_path / "run", lora=LoRAConfig())
     with pytest.raises(DataError, match="nowhere"):
