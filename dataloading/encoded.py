@@ -57,6 +57,11 @@ def check_settings(
     with_: EncodedWith, named: str, config: LoaderConfig, compression: Compression
 ) -> None:
     """Raises `ConfigError` where other windows, or another compression, are asked for."""
+    if config.action_dim:
+        raise ConfigError(
+            f"{named} holds encoded windows, which have no actions (action_dim="
+            f"{config.action_dim}): train on the clips that they were made of"
+        )
     faults = []
     for name in _SETTINGS:
         held = with_.data[name]

@@ -201,6 +201,8 @@ def test_other_settings_than_those_encoded_are_refused(
         loader(encoded, size=[32, 32])
     with pytest.raises(ConfigError, match=r"data.num_frames is \[9\], it holds \[1, 5\]"):
         loader(encoded, num_frames=[9])
+    with pytest.raises(ConfigError, match="encoded windows, which have no actions"):
+        loader(encoded, action_dim=2)
     with pytest.raises(DataError, match="cannot be blended"):
         loader(encoded, blend={str(folders[0]): 1.0})
     with pytest.raises(DataError, match="holds encoded windows"):
