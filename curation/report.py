@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pyarrow.parquet
 
@@ -53,7 +53,10 @@ class Part:
     seconds: float
 
 
-def write_report(folder: Place) -> Place:
+Folder = TypeVar("Folder", bound=Place)
+
+
+def write_report(folder: Folder) -> Folder:
     """Writes `folder/report/index.html` and returns its path.
 
     Reads `clips.parquet`, and where they exist `videos.parquet`, `summary.json`, `failed.jsonl` and
@@ -95,7 +98,7 @@ def write_report(folder: Place) -> Place:
     )
     path = folder / "report" / "index.html"
     write_atomic(path, html.encode("utf-8"))
-    return path
+    return cast(Folder, path)
 
 
 def _read_table(path: Place) -> dict[str, list[Any]] | None:
