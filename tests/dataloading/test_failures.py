@@ -33,12 +33,13 @@ def source(tmp_path: Path) -> PackedLoader:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("waited_s", [0.0, 0.5])
 def test_a_killed_worker_is_named(source: PackedLoader, waited_s: float) -> None:
+    before = {process.pid for process in multiprocessing.active_children()}
     loader = WorkerLoader(source, num_workers=2, ahead=1)
     batches = iter(loader)
     next(batches)
-    workers = multiprocessing.active_children()
+    workers = [p.pid for p in multiprocessing.active_children() if p.pid not in before]
     assert len(workers) == 2
-    pid = workers[0].pid
+    pid = workers[0]
     assert pid is not None
     # While batches are asked for: torch's handler of signals may raise in any line of ours.
     threading.Timer(waited_s, os.kill, [pid, signal.SIGKILL]).start()
