@@ -242,12 +242,12 @@ def test_killed_drivers_in_a_store_end_the_same(made: tuple[Path, Path], store: 
     words = [sys.executable, "-c", DRIVER, "s3://footage/raw", "s3://footage/out"]
     chance = random.Random(2)
     killed = 0
-    for most_s in (2.0, 4.0, 6.0):
+    for most_s in (0.3, 1.0, 3.0):
         driver = subprocess.Popen(
             words, env={**os.environ, **ENV}, stdout=subprocess.PIPE, text=True
         )
         assert driver.stdout is not None and driver.stdout.readline() == "begin\n"
-        time.sleep(chance.uniform(0.2, most_s))
+        time.sleep(chance.uniform(0.1, most_s))
         driver.send_signal(signal.SIGKILL)
         driver.communicate()
         killed += driver.returncode == -signal.SIGKILL
@@ -279,6 +279,6 @@ def test_the_commands_take_urls(store: str, capsys: pytest.CaptureFixture[str]) 
     assert "kept: " in capsys.readouterr().out
     assert main(["shard", "s3://footage/out", "dry_run=true"]) == 0
     assert "shards: 0 clips" in capsys.readouterr().out
-    for words in (["data", "info"], ["view"]):
+    for words, said in ((["data", "info"], "holds no shards"), (["view"], "copy its folder")):
         assert main([*words, "s3://footage/out"]) == 2
-        assert "lies in an object store" in capsys.readouterr().err
+        assert said in capsys.readouterr().err
