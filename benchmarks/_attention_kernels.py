@@ -1,6 +1,5 @@
 """One attention by each kernel: a forward and a backward to be timed."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -65,20 +64,6 @@ class Passes:
     @property
     def unit(self) -> str:
         return "ms" if self.device.type == "cuda" else "CPU ms"
-
-
-def clock(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call: of all processors' time, or between two events on a GPU."""
-    if device.type != "cuda":
-        begin = time.process_time()
-        run()
-        return time.process_time() - begin
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
-    run()
-    last.record()
-    torch.cuda.synchronize()
-    return first.elapsed_time(last) / 1e3
 
 
 def kernel(problem: Problem, name: str, flash: str | None = None) -> Passes:

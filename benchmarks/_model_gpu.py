@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks._clock import clock
 from benchmarks._model_blocks import TEXT_TOKENS, wan_blocks, wan_side
 from benchmarks._model_step import (
     compared,
@@ -14,10 +15,10 @@ from benchmarks._model_step import (
     make_subject,
     peak_bytes,
     row_of,
-    seconds_of,
 )
 from benchmarks.row import Row
 from models.dit import DiTConfig
+from models.encoding import choose_device
 from models.family import build_network, network_flops
 from models.pack import PackLayout
 
@@ -82,7 +83,9 @@ def _mfu(
         try:
             for _ in range(3):
                 subject.step()
-            seconds = statistics.median(seconds_of(subject.step) for _ in range(rounds))
+            seconds = statistics.median(
+                clock(subject.step, choose_device("auto")) for _ in range(rounds)
+            )
         except torch.cuda.OutOfMemoryError:
             yield row_of(case, name, "time", None, "not run: out of memory")
             continue

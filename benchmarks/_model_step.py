@@ -1,7 +1,6 @@
 """A training step of a block or a network: its time and its memory."""
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks._clock import clock
 from benchmarks.row import Row
+from models.encoding import choose_device
 
 
 @dataclass
@@ -56,7 +57,7 @@ def compared(case: str, subjects: list[Subject] | str, rounds: int, tokens: int)
         subject.step()
     for i in range(rounds):
         for subject in subjects if i % 2 == 0 else subjects[::-1]:
-            times[subject.name].append(seconds_of(subject.step))
+            times[subject.name].append(clock(subject.step, choose_device("auto")))
     kept = {s.name: kept_bytes(s) for s in subjects}
     peaks = {s.name: peak_bytes(s) for s in subjects}
     base = subjects[0].name
@@ -74,20 +75,6 @@ def compared(case: str, subjects: list[Subject] | str, rounds: int, tokens: int)
         yield row_of(case, name, "time ratio", ratio, "1")
         yield row_of(case, name, "kept ratio", kept[name] / kept[base], "1")
         yield row_of(case, name, "peak ratio", peaks[name] / peaks[base], "1")
-
-
-def seconds_of(step: Callable[[], None]) -> float:
-    """Processor time of a step on a CPU, time of the device's stream on a GPU."""
-    if not torch.cuda.is_available():
-        begin = time.process_time()
-        step()
-        return time.process_time() - begin
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
-    step()
-    last.record()
-    torch.cuda.synchronize()
-    return first.elapsed_time(last) / 1e3
 
 
 def kept_bytes(subject: Subject) -> int:

@@ -12,13 +12,13 @@ from benchmarks._attention_kernels import (
     Problem,
     Unable,
     blocks,
-    clock,
     kernel,
     rounded,
     sdpa,
     transformer_engine,
 )
 from benchmarks._attention_ranks import WAYS, over_ranks
+from benchmarks._clock import clock
 from benchmarks.row import Row
 
 HELP = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from common.errors import DataError
-from common.pages import FOREIGN, data_uri, page, settings_table, text
+from common.pages import FOREIGN, PLAY, film, page, settings_table, text
 from common.storage import write_atomic
 
 
@@ -24,10 +24,9 @@ def write_video_page(video: Path) -> Path:
     body = f"""<header class="hero wrap"><p class="eyebrow">vfm generate</p>
 <h1 {FOREIGN}>{text(prompt)}</h1></header>
 <main id="main">
-<section class="wrap sync"><div class="films"><figure><video src="{data_uri(video)}" controls muted
-loop playsinline preload="auto" aria-label="generated video"></video>
+<section class="wrap sync"><div class="films"><figure>{film(video, "generated video", "controls")}
 <figcaption {FOREIGN}>{text(video.name)}</figcaption></figure></div>
-<button type="button" class="play" hidden>Play</button></section>
+{PLAY}</section>
 <section class="wrap"><h2>Settings</h2><div class="settings">{settings_table(settings)}</div>
 </section>
 </main>"""

@@ -13,13 +13,14 @@ import yaml
 from common.errors import DataError
 from common.pages import (
     FOREIGN,
+    PLAY,
     LossPoint,
     ValPoint,
     counted,
     curves,
     curves_data,
-    data_uri,
     figure,
+    film,
     key_figures,
     page,
     settings_table,
@@ -119,7 +120,7 @@ def _samples(folder: Path) -> str:
     return told + "".join(
         f'<article class="example sync"><div class="example-head"><blockquote {FOREIGN}>'
         f"{text(caption)}</blockquote>"
-        '<button type="button" class="play" hidden>Play</button></div>'
+        f"{PLAY}</div>"
         f'<div class="films">{"".join(_film(step, path) for step, path in _spread(films))}</div>'
         "</article>"
         for caption, films in by_caption.items()
@@ -136,6 +137,6 @@ def _spread(films: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
 
 def _film(step: int, path: Path) -> str:
     return (
-        f'<figure><video src="{data_uri(path)}" muted loop playsinline preload="auto" '
-        f'aria-label="step {step}"></video><figcaption><b>Step {step:,}</b></figcaption></figure>'
+        f"<figure>{film(path, f'step {step}')}"
+        f"<figcaption><b>Step {step:,}</b></figcaption></figure>"
     )

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from models.attention import Attention, local_attention
 from models.family import NetworkConfig
-from models.moviegen import MovieGenConfig
 from models.pack import PackLayout
 from models.stdit import ATTENTIONS, STDiTConfig
 from parallel.collectives import Channel
@@ -90,10 +89,9 @@ class Ranks:
         self, groups: Groups, config: NetworkConfig, layer: str, comm: Comm
     ) -> Attention:
         if self.config.attention == "transformer_engine":
-            num_k = config.num_kv_heads if isinstance(config, MovieGenConfig) else config.num_heads
             heads = Heads(
                 num_q=config.num_heads,
-                num_k=num_k,
+                num_k=getattr(config, "num_kv_heads", config.num_heads),
                 head_dim=config.hidden_size // config.num_heads,
             )
             return TransformerEngineAttention(groups, heads, comm=comm, fp8=self.config.fp8)

@@ -18,6 +18,7 @@ from cli.demo.facts import (
 )
 from common.pages import (
     FOREIGN,
+    PLAY,
     badge,
     counted,
     curves,
@@ -26,6 +27,7 @@ from common.pages import (
     dot,
     duration,
     figure,
+    film,
     key_figures,
     page,
     settings_table,
@@ -204,7 +206,7 @@ def _tokenizer(demo: DemoPage) -> str:
  aria-label="The same video through the tokenizer"></video><div class="divider"></div></div>
 <div class="under"><label for="wipe">Real</label>
 <input id="wipe" type="range" min="0" max="100" value="50"
- aria-label="Divider between real and reconstructed"><span>Reconstructed</span>{_PLAY}</div></div>
+ aria-label="Divider between real and reconstructed"><span>Reconstructed</span>{PLAY}</div></div>
 {figures}</div>"""
 
 
@@ -229,9 +231,9 @@ def _example(number: int, example: DemoExample) -> str:
             ("shuffled", example.shuffled, "Exchanged", "same noise, another clip's caption")
         )
     figures = "".join(
-        f'<figure class="{kind}"><video id="{kind}-{number}" src="{data_uri(path)}" muted loop '
-        f'playsinline preload="auto" aria-label="{name} video"></video>'
-        f"<figcaption><b>{name}</b>{note}</figcaption></figure>"
+        f'<figure class="{kind}">'
+        + film(path, f"{name} video", f'id="{kind}-{number}"')
+        + f"<figcaption><b>{name}</b>{note}</figcaption></figure>"
         for kind, path, name, note in films
     )
     caption = (
@@ -241,7 +243,7 @@ def _example(number: int, example: DemoExample) -> str:
     )
     return (
         f'<article class="example sync"><div class="example-head"><div>{caption}'
-        f'<p class="small muted">{text(example.clip_label)}</p></div>{_PLAY}</div>'
+        f'<p class="small muted">{text(example.clip_label)}</p></div>{PLAY}</div>'
         f'<div class="films">{figures}</div></article>'
     )
 
@@ -309,6 +311,3 @@ def _run(demo: DemoPage) -> str:
     return (
         f'{"".join(parts)}<h3 class="wide-gap">Settings</h3><div class="settings">{sections}</div>'
     )
-
-
-_PLAY = '<button type="button" class="play" hidden>Play</button>'

@@ -8,6 +8,7 @@ one style sheet by hash, so that markup that slipped through would still be dead
 
 from common.pages.curves import LossPoint, ValPoint, curves, curves_data
 from common.pages.document import data_uri, embed_json, packed, page
+from common.pages.films import PLAY, film
 from common.pages.markup import (
     FOREIGN,
     badge,
@@ -24,6 +25,7 @@ from common.pages.markup import (
 
 __all__ = [
     "FOREIGN",
+    "PLAY",
     "LossPoint",
     "ValPoint",
     "badge",
@@ -35,6 +37,7 @@ __all__ = [
     "duration",
     "embed_json",
     "figure",
+    "film",
     "key_figures",
     "packed",
     "page",
